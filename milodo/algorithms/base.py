@@ -1,0 +1,97 @@
+"""A method is a State plus init and step; what it states about itself is checked by tests/laws."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+
+from milodo.errors import InvalidInput
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.types import NodeTensor
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """A parameter searched on a logarithmic grid from low/L to high/L, L being the largest Lipschitz constant of a node."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Fraction:
+    """A parameter searched on a logarithmic grid inside (0, 1]."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A whole number, each value tried in turn."""
+
+    values: tuple[int, ...]
+
+
+Space = dict[str, StepSize | Fraction | Choice]
+
+
+class Algorithm(ABC):
+    """State, init, step. `step` reads like its equations and knows nothing but its state, its problem and its neighbours."""
+
+    label: ClassVar[str]
+    """How figures and tables call it."""
+    exact: ClassVar[bool]
+    """Whether its only fixed point is the optimum."""
+    space: ClassVar[Space]
+    """What tuning searches."""
+    State: ClassVar[type[tuple[Any, ...]]]
+    """A NamedTuple, the iterate x first."""
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int:
+        """Swaps in one step."""
+
+    @abstractmethod
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> Any:
+        """The state before the first step."""
+
+    @abstractmethod
+    def step(self, state: Any, problem: Problem, net: Network) -> Any:
+        """The next state."""
+
+    def at(self, nodes: Sequence[int]) -> Self:
+        """The part of the method that belongs to these nodes; handcrafted methods are the same everywhere."""
+        return self
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]  # every method is a dataclass
+            check_parameter(self.label, field.name, self.space[field.name], getattr(self, field.name))
+
+
+def check_parameter(method: str, name: str, kind: StepSize | Fraction | Choice, value: Any) -> None:
+    """One sentence for a parameter that cannot work."""
+    if isinstance(kind, Choice):
+        if not isinstance(value, int) or value < 1:
+            raise InvalidInput(f"{method}: {name} is {value!r}, but it must be a whole number >= 1.")
+        return
+    if not isinstance(value, int | float | torch.Tensor) or isinstance(value, bool):
+        raise InvalidInput(f"{method}: {name} is {value!r}, but it must be a number.")
+    low, high = (float(value.min()), float(value.max())) if isinstance(value, torch.Tensor) else (value, value)
+    if not (low > 0 and math.isfinite(high)):
+        raise InvalidInput(f"{method}: {name} is {low:g}, but a step size must be a finite number > 0.")
+    if isinstance(kind, Fraction) and high > 1:
+        raise InvalidInput(f"{method}: {name} is {high:g}, but it must lie in (0, 1].")
+
+
+class XState(NamedTuple):
+    """The state of a method that remembers nothing but its iterate."""
+
+    x: NodeTensor

@@ -1,0 +1,21 @@
+"""FastMix: several rounds of mixing, accelerated by momentum (Liu and Morse 2011)."""
+
+from __future__ import annotations
+
+import math
+
+from milodo.network import Network
+from milodo.types import NodeTensor
+
+
+def fastmix(x: NodeTensor, net: Network, K: int) -> NodeTensor:
+    """X⁻¹ = X⁰,  X^{k+1} = (1 + η_w) W X^k - η_w X^{k-1},  η_w = (1 - √(1 - λ²)) / (1 + √(1 - λ²)),  λ = net.contraction.
+
+    Keeps the mean over nodes; K rounds. With K = 1 it is not W X.
+    """
+    root = math.sqrt(1 - net.contraction**2)
+    eta = (1 - root) / (1 + root)
+    last = x
+    for _ in range(K):
+        x, last = (1 + eta) * net.mix(x) - eta * last, x
+    return x

@@ -1,0 +1,63 @@
+"""ODAPG: optimal decentralised accelerated proximal gradient descent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from milodo.algorithms.base import Algorithm, Choice, Fraction, Space, StepSize
+from milodo.algorithms.fastmix import fastmix
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.types import NodeTensor, Step
+
+
+class State(NamedTuple):
+    x: NodeTensor
+    y: NodeTensor
+    z: NodeTensor
+    s: NodeTensor
+    """Tracks the average gradient."""
+    g: NodeTensor
+    """G(X), kept to save a gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ODAPG(Algorithm):
+    """Ye and Chang 2023, with S⁰ = G(X⁰):
+
+        X⁺ = τZ + (1 - τ)Y
+        S⁺ = FastMix(S + G(X⁺) - G(X))
+        Z⁺ = FastMix(prox_{ηr}(Z - ηS⁺))
+        Y⁺ = FastMix(τZ⁺ + (1 - τ)Y)
+
+    In theory τ ~ √(μ/L) and η <= 1/(τL), a large step on Z; where μ = 0, τ is a knob.
+    """
+
+    eta: Step
+    """Step size η of Z."""
+    tau: Step
+    """Weight τ of Z."""
+    K: int = 1
+    """Rounds of each of the three FastMix."""
+
+    label: ClassVar[str] = "ODAPG"
+    exact: ClassVar[bool] = True
+    space: ClassVar[Space] = {"eta": StepSize(1, 256), "tau": Fraction(0.002, 0.5), "K": Choice((1, 2, 3))}
+    State = State
+
+    @property
+    def rounds(self) -> int:
+        return 3 * self.K
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        g = problem.grad(x0)
+        return State(x0, x0, x0, g, g)
+
+    def step(self, state: State, problem: Problem, net: Network) -> State:
+        x = self.tau * state.z + (1 - self.tau) * state.y
+        g = problem.grad(x)
+        s = fastmix(state.s + g - state.g, net, self.K)
+        z = fastmix(problem.prox(state.z - self.eta * s, self.eta), net, self.K)
+        y = fastmix(self.tau * z + (1 - self.tau) * state.y, net, self.K)
+        return State(x, y, z, s, g)

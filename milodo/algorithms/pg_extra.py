@@ -1,0 +1,47 @@
+"""PG-EXTRA: the proximal gradient exact first-order algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from milodo.algorithms.base import Algorithm, Space, StepSize
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.types import NodeTensor, Step
+
+
+class State(NamedTuple):
+    x: NodeTensor
+    c: NodeTensor
+    """What the past still has to say: z̃ - x + ½ lap(x) + γ∇f(x) of the last step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PGExtra(Algorithm):
+    """Shi et al. 2015b; Appendix E.3 of the paper, PG-EXTRA, from c⁰ = 0:
+
+        z̃⁺ = W x - γ∇f(x) + c
+        c⁺ = z̃⁺ - x + ½ lap(x) + γ∇f(x) = c - ½ lap(x)
+        x⁺ = prox_{γr}(z̃⁺)
+
+    The paper branches at k = 0 and evaluates the last gradient and the last lap again; carrying c from 0 gives the same
+    iterates with one gradient and one round (tests/test_equations.py).
+    """
+
+    gamma: Step
+    """Step size γ."""
+
+    label: ClassVar[str] = "PG-EXTRA"
+    exact: ClassVar[bool] = True
+    space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
+    rounds: ClassVar[int] = 1
+    State = State
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        return State(x0, x0 * 0)
+
+    def step(self, state: State, problem: Problem, net: Network) -> State:
+        lap = net.lap(state.x)
+        z_tilde = state.x - lap - self.gamma * problem.grad(state.x) + state.c
+        return State(problem.prox(z_tilde, self.gamma), state.c - lap / 2)

@@ -1,0 +1,44 @@
+"""The primal-dual scheme the paper starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from milodo.algorithms.base import Algorithm, Space, StepSize
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.types import NodeTensor, Step
+
+
+class State(NamedTuple):
+    x: NodeTensor
+    y: NodeTensor
+    """Dual variable; sums to zero over the nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrimalDual(Algorithm):
+    """Section 3.1 of the paper, from y⁰ = 0:
+
+        x⁺ = prox_{(γ/n) r}(x - (γ/n)(∇f(x) + y))     (eq. primal-composite, its implicit g ∈ ∂r(x⁺) written as a prox)
+        y⁺ = y + 2γ Σ_j (x_i⁺ - x_j⁺)                 (eq. dual-composite)
+    """
+
+    gamma: Step
+    """Step size γ; the primal step is γ/n."""
+
+    label: ClassVar[str] = "Primal-Dual"
+    exact: ClassVar[bool] = True
+    space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 64)}
+    rounds: ClassVar[int] = 1
+    State = State
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        return State(x0, x0 * 0)
+
+    def step(self, state: State, problem: Problem, net: Network) -> State:
+        gamma_primal = self.gamma / net.topology.n
+        x = problem.prox(state.x - gamma_primal * (problem.grad(state.x) + state.y), gamma_primal)
+        y = state.y + 2 * self.gamma * net.sum(net.diff(x))
+        return State(x, y)

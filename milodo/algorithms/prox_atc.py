@@ -1,0 +1,51 @@
+"""Prox-ATC: proximal gradient tracking, adapt-then-combine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from milodo.algorithms.base import Algorithm, Space, StepSize
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.types import NodeTensor, Step
+
+
+class State(NamedTuple):
+    x: NodeTensor
+    y_mixed: NodeTensor
+    """ỹ."""
+    z: NodeTensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxATC(Algorithm):
+    """Alghunaim et al. 2020; Appendix E.3 of the paper, Prox-ATC, from x⁰ = ỹ⁰ = z⁰:
+
+        z⁺ = x - γ∇f(x)
+        z̃  = ỹ - z⁺ + z
+        y  = 2ỹ - z̃ + lap(z̃)
+        ỹ⁺ = W y
+        x⁺ = prox_{γr}(ỹ⁺)
+
+    With r = 0 this is ATC gradient tracking.
+    """
+
+    gamma: Step
+    """Step size γ."""
+
+    label: ClassVar[str] = "Prox-ATC"
+    exact: ClassVar[bool] = True
+    space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
+    rounds: ClassVar[int] = 2
+    State = State
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        return State(x0, x0, x0)
+
+    def step(self, state: State, problem: Problem, net: Network) -> State:
+        z = state.x - self.gamma * problem.grad(state.x)
+        z_tilde = state.y_mixed - z + state.z
+        y = 2 * state.y_mixed - z_tilde + net.lap(z_tilde)
+        y_mixed = net.mix(y)
+        return State(problem.prox(y_mixed, self.gamma), y_mixed, z)

@@ -1,0 +1,38 @@
+"""Prox-DGD: decentralised proximal gradient descent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from milodo.algorithms.base import Algorithm, Space, StepSize, XState
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.types import NodeTensor, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxDGD(Algorithm):
+    """Nedić and Ozdaglar 2009; Appendix E.3 of the paper, Prox-DGD:
+
+        z⁺ = x - γ∇f(x)
+        x⁺ = prox_{γr}(W z⁺)
+
+    Not exact: with a constant γ the nodes stop at a distance of order γ from the optimum and from each other.
+    """
+
+    gamma: Step
+    """Step size γ."""
+
+    label: ClassVar[str] = "Prox-DGD"
+    exact: ClassVar[bool] = False
+    space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
+    rounds: ClassVar[int] = 1
+    State = XState
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> XState:
+        return XState(x0)
+
+    def step(self, state: XState, problem: Problem, net: Network) -> XState:
+        z = state.x - self.gamma * problem.grad(state.x)
+        return XState(problem.prox(net.mix(z), self.gamma))

@@ -1,0 +1,47 @@
+"""Prox-ED: proximal Exact Diffusion (also known as NIDS)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from milodo.algorithms.base import Algorithm, Space, StepSize
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.types import NodeTensor, Step
+
+
+class State(NamedTuple):
+    x: NodeTensor
+    y_mixed: NodeTensor
+    """ỹ."""
+    z: NodeTensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxED(Algorithm):
+    """Yuan et al. 2018, Li et al. 2019; Appendix E.3 of the paper, Prox-ED, from x⁰ = ỹ⁰ = z⁰:
+
+        z⁺ = x - γ∇f(x)
+        y  = ỹ + z⁺ - z
+        ỹ⁺ = y - ½ lap(y)
+        x⁺ = prox_{γr}(ỹ⁺)
+    """
+
+    gamma: Step
+    """Step size γ."""
+
+    label: ClassVar[str] = "Prox-ED"
+    exact: ClassVar[bool] = True
+    space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
+    rounds: ClassVar[int] = 1
+    State = State
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        return State(x0, x0, x0)
+
+    def step(self, state: State, problem: Problem, net: Network) -> State:
+        z = state.x - self.gamma * problem.grad(state.x)
+        y = state.y_mixed + z - state.z
+        y_mixed = y - net.lap(y) / 2
+        return State(problem.prox(y_mixed, self.gamma), y_mixed, z)

@@ -1,0 +1,16 @@
+"""f_i, r, data and instances."""
+
+from milodo.problems.base import Family, Problem, instance_seeds, stream
+from milodo.problems.custom import CustomProblem
+from milodo.problems.lasso import Lasso, LeastSquares
+from milodo.problems.linear import LinearModel
+from milodo.problems.logistic import Logistic, LogisticRegression
+from milodo.problems.reference import Reference, optimum
+from milodo.problems.regularizers import L1, REGULARIZERS, Box, ElasticNet, NonNegative, Regularizer, Zero
+
+FAMILIES: dict[str, type[Lasso] | type[Logistic]] = {"lasso": Lasso, "logistic": Logistic}
+
+__all__ = [
+    "FAMILIES", "L1", "REGULARIZERS", "Box", "CustomProblem", "ElasticNet", "Family", "Lasso", "LeastSquares", "LinearModel",
+    "Logistic", "LogisticRegression", "NonNegative", "Problem", "Reference", "Regularizer", "Zero", "instance_seeds", "optimum", "stream",
+]  # fmt: skip

@@ -1,0 +1,103 @@
+"""min_x (1/n) Σ_i f_i(x) + r(x): what a problem and a family of problems must offer (eq. objective-composite)."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from milodo.errors import InvalidInput
+from milodo.network import Observer
+from milodo.problems.regularizers import Regularizer
+from milodo.types import NodeScalar, NodeTensor, Point, Step
+
+
+class Problem(ABC):
+    """The f_i of the nodes held here, and the shared r. Leading axes of the data are instances."""
+
+    reg: Regularizer
+    n: int
+    """Nodes held here."""
+    d: int
+    batch: tuple[int, ...]
+    """Shape of the axis (or axes) of instances; () for one problem."""
+    dtype: torch.dtype
+    device: torch.device
+
+    @abstractmethod
+    def value(self, x: NodeTensor) -> NodeScalar:
+        """f_i(x_i) at every node."""
+
+    @abstractmethod
+    def grad(self, x: NodeTensor) -> NodeTensor:
+        """∇f_i(x_i) at every node."""
+
+    @abstractmethod
+    def lipschitz(self) -> NodeScalar:
+        """L_i >= the Lipschitz constant of ∇f_i [*batch, n]."""
+
+    @abstractmethod
+    def at(self, nodes: Sequence[int]) -> Self:
+        """The same problem, holding only these rows."""
+
+    def prox(self, v: NodeTensor, step: Step) -> NodeTensor:
+        return self.reg.prox(v, step)
+
+    def zeros(self) -> NodeTensor:
+        return torch.zeros(*self.batch, self.n, self.d, dtype=self.dtype, device=self.device)
+
+    def everywhere(self, x: Point) -> NodeTensor:
+        """One point, put at every node held here."""
+        return x.unsqueeze(-2).expand(*x.shape[:-1], self.n, x.shape[-1])
+
+    def objective(self, x: Point, observer: Observer) -> Tensor:
+        """f(x) + r(x) at one common point, with f = (1/n) Σ f_i over all nodes of the network."""
+        return observer.mean(self.value(self.everywhere(x)), dim=-1) + self.reg.value(x)
+
+
+class Family(ABC):
+    """A distribution of problems; an instance is named by its seed."""
+
+    n: int
+    d: int
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def sample(
+        self,
+        seeds: Sequence[int],
+        nodes: Sequence[int] | None = None,
+        *,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> Problem:
+        """The instances with these seeds, [len(seeds), n, ...]. Only the slices of `nodes` are built."""
+
+
+def stream(*key: int) -> np.random.Generator:
+    """Random numbers named by a key, the same in every process."""
+    return np.random.default_rng(list(key))
+
+
+PURPOSES = {"test": 0, "tuning": 1, "training": 2, "validation": 3}
+
+
+def instance_seeds(purpose: str, count: int, seed: int = 0) -> list[int]:
+    """Seeds of instances for one purpose; those of two purposes never meet."""
+    if count >= 10**6:
+        raise InvalidInput(f"{count} instances for {purpose}: at most 999,999 have seeds of their own.")
+    return [(seed * len(PURPOSES) + PURPOSES[purpose]) * 10**6 + k for k in range(count)]
+
+
+def check_finite(what: str, x: Tensor) -> None:
+    # aminmax carries NaN and Inf through and, unlike isfinite, needs no second copy of the data.
+    if x.numel() and not all(math.isfinite(v) for v in (x.amin().item(), x.amax().item())):
+        raise InvalidInput(f"{what} contains NaN or Inf. Clean the data first: one such value spreads to every node.")

@@ -1,0 +1,237 @@
+"""The shared, possibly non-smooth part r of the objective, separable over coordinates."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from milodo.errors import InvalidInput
+from milodo.types import Step
+
+
+class Regularizer(ABC):
+    """r(x) = Σ_l ρ(x_l), with the four things solvers and certificates ask of it."""
+
+    @abstractmethod
+    def value(self, x: Tensor) -> Tensor:
+        """r(x), summed over the last axis."""
+
+    @abstractmethod
+    def prox(self, v: Tensor, step: Step) -> Tensor:
+        """argmin_x r(x) + ½ ‖x - v‖² in the metric Diag(step)⁻¹; step is a number or a tensor that broadcasts against v."""
+
+    @abstractmethod
+    def distance(self, x: Tensor, v: Tensor) -> Tensor:
+        """Distance of v_l to the subdifferential ∂ρ(x_l), coordinate by coordinate. Optimality of x: distance(x, -∇f(x)) = 0."""
+
+    @abstractmethod
+    def conjugate(self, v: Tensor) -> Tensor:
+        """ρ*(v_l), coordinate by coordinate, for v in the domain of r*."""
+
+    @abstractmethod
+    def shrink(self, v: Tensor) -> Tensor | None:
+        """The largest s in [0, 1] with s·v in the domain of r* (one s for the last axis); None where only v = 0 is."""
+
+    @abstractmethod
+    def free(self, x: Tensor) -> Tensor:
+        """Whether ρ is differentiable at x_l: away from kinks and walls."""
+
+    @abstractmethod
+    def slope(self, x: Tensor) -> Tensor:
+        """ρ'(x_l) where x_l is free."""
+
+    @property
+    def curvature(self) -> float:
+        """ρ'' where x_l is free; every ρ here is piecewise quadratic, so it is one number."""
+        return 0.0
+
+
+def _penalty(name: str, value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise InvalidInput(f"{name} is {value}, but a penalty must be a finite number >= 0.")
+    return float(value)
+
+
+def _soft(v: Tensor, threshold: Step) -> Tensor:
+    return v - v.clamp(-threshold, threshold)
+
+
+@dataclass(frozen=True)
+class Zero(Regularizer):
+    """r = 0."""
+
+    def value(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[:-1])
+
+    def prox(self, v: Tensor, step: Step) -> Tensor:
+        return v
+
+    def distance(self, x: Tensor, v: Tensor) -> Tensor:
+        return v.abs()
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return torch.zeros_like(v)
+
+    def shrink(self, v: Tensor) -> Tensor | None:
+        return None
+
+    def free(self, x: Tensor) -> Tensor:
+        return torch.ones_like(x, dtype=torch.bool)
+
+    def slope(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
+@dataclass(frozen=True)
+class L1(Regularizer):
+    """r(x) = lam ‖x‖₁."""
+
+    lam: float
+
+    def __post_init__(self) -> None:
+        _penalty("lam", self.lam)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.lam * x.abs().sum(-1)
+
+    def prox(self, v: Tensor, step: Step) -> Tensor:
+        return _soft(v, step * self.lam)
+
+    def distance(self, x: Tensor, v: Tensor) -> Tensor:
+        return torch.where(x == 0, (v.abs() - self.lam).clamp(min=0), (v - self.lam * x.sign()).abs())
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return torch.zeros_like(v)
+
+    def shrink(self, v: Tensor) -> Tensor | None:
+        if self.lam == 0:
+            return None
+        return (self.lam / v.abs().amax(-1)).clamp(max=1)
+
+    def free(self, x: Tensor) -> Tensor:
+        return x != 0
+
+    def slope(self, x: Tensor) -> Tensor:
+        return self.lam * x.sign()
+
+
+@dataclass(frozen=True)
+class ElasticNet(Regularizer):
+    """r(x) = lam ‖x‖₁ + mu/2 ‖x‖²."""
+
+    lam: float
+    mu: float
+
+    def __post_init__(self) -> None:
+        _penalty("lam", self.lam)
+        _penalty("mu", self.mu)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.lam * x.abs().sum(-1) + self.mu / 2 * x.square().sum(-1)
+
+    def prox(self, v: Tensor, step: Step) -> Tensor:
+        return _soft(v, step * self.lam) / (1 + step * self.mu)
+
+    def distance(self, x: Tensor, v: Tensor) -> Tensor:
+        return L1(self.lam).distance(x, v - self.mu * x)
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        if self.mu == 0:
+            return torch.zeros_like(v)
+        return (v.abs() - self.lam).clamp(min=0).square() / (2 * self.mu)
+
+    def shrink(self, v: Tensor) -> Tensor | None:
+        return v.new_ones(v.shape[:-1]) if self.mu > 0 else L1(self.lam).shrink(v)
+
+    def free(self, x: Tensor) -> Tensor:
+        return x != 0
+
+    def slope(self, x: Tensor) -> Tensor:
+        return self.lam * x.sign() + self.mu * x
+
+    @property
+    def curvature(self) -> float:
+        return self.mu
+
+
+@dataclass(frozen=True)
+class Box(Regularizer):
+    """r(x) = 0 where low <= x <= high in every coordinate, +∞ elsewhere."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise InvalidInput(f"the box [{self.low}, {self.high}] must be finite with low < high. For x >= 0 use NonNegative().")
+
+    def value(self, x: Tensor) -> Tensor:
+        inside = ((x >= self.low) & (x <= self.high)).all(-1)
+        return torch.where(inside, 0.0, math.inf).to(x.dtype)
+
+    def prox(self, v: Tensor, step: Step) -> Tensor:
+        return v.clamp(self.low, self.high)
+
+    def distance(self, x: Tensor, v: Tensor) -> Tensor:
+        # ∂ρ is (-∞, 0] at the lower end, [0, ∞) at the upper, {0} between, and empty outside.
+        at = torch.where(x <= self.low, v.clamp(min=0), torch.where(x >= self.high, v.clamp(max=0), v)).abs()
+        return torch.where((x < self.low) | (x > self.high), math.inf, at)
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return torch.maximum(self.low * v, self.high * v)
+
+    def shrink(self, v: Tensor) -> Tensor | None:
+        return v.new_ones(v.shape[:-1])
+
+    def free(self, x: Tensor) -> Tensor:
+        return (x > self.low) & (x < self.high)
+
+    def slope(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
+@dataclass(frozen=True)
+class NonNegative(Regularizer):
+    """r(x) = lam Σ x where x >= 0 in every coordinate, +∞ elsewhere."""
+
+    lam: float = 0.0
+
+    def __post_init__(self) -> None:
+        _penalty("lam", self.lam)
+
+    def value(self, x: Tensor) -> Tensor:
+        return torch.where((x >= 0).all(-1), self.lam * x.sum(-1), math.inf)
+
+    def prox(self, v: Tensor, step: Step) -> Tensor:
+        return (v - step * self.lam).clamp(min=0)
+
+    def distance(self, x: Tensor, v: Tensor) -> Tensor:
+        at = torch.where(x == 0, (v - self.lam).clamp(min=0), (v - self.lam).abs())
+        return torch.where(x < 0, math.inf, at)
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return torch.zeros_like(v)
+
+    def shrink(self, v: Tensor) -> Tensor | None:
+        if self.lam == 0:
+            return None
+        return (self.lam / v.amax(-1).clamp(min=self.lam)).clamp(max=1)
+
+    def free(self, x: Tensor) -> Tensor:
+        return x > 0
+
+    def slope(self, x: Tensor) -> Tensor:
+        return torch.full_like(x, self.lam)
+
+
+REGULARIZERS: dict[str, type[Regularizer]] = {
+    "zero": Zero,
+    "l1": L1,
+    "elastic_net": ElasticNet,
+    "box": Box,
+    "non_negative": NonNegative,
+}

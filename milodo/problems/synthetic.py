@@ -1,0 +1,92 @@
+"""The paper's synthetic families (Appendix E.2): normal data, a truth that is 75 % zero, one stream of numbers a node."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from milodo.errors import InvalidInput
+from milodo.problems.base import Family, stream
+from milodo.problems.linear import LinearModel
+from milodo.problems.regularizers import L1, Regularizer, Zero
+
+SPARSITY = 0.75
+"""Fraction of the true x that is zero: its smallest entries (Appendix E.2)."""
+TRUTH = 1 << 32
+"""Stands in a stream's key where a node's id would: what all nodes share."""
+ROWS_AT_ONCE = 1 << 22
+"""Numbers drawn at a time, so that building a large instance needs little more memory than the instance."""
+
+
+def sparse_truth(d: int, seed: int) -> np.ndarray:
+    """Normal entries, the 75 % smallest of them set to zero."""
+    x = stream(seed, TRUTH).standard_normal(d)
+    x[np.argsort(np.abs(x))[: int(SPARSITY * d)]] = 0
+    return x
+
+
+@dataclass(frozen=True)
+class SyntheticFamily(Family):
+    """Shape (n, d, N, lam): A_i [N, d] standard normal at each of n nodes, labels made from A x, r = lam ‖x‖₁ or any `reg`."""
+
+    n: int
+    d: int
+    N: int
+    lam: float = 0.1
+    reg: Regularizer | None = None
+
+    model: ClassVar[type[LinearModel]]
+
+    def __post_init__(self) -> None:
+        for name in ("n", "d", "N"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} is {getattr(self, name)}, but a problem needs at least 1.")
+        self.regularizer()
+
+    @abstractmethod
+    def labels(self, u: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """b_i from u = A_i x."""
+
+    def regularizer(self) -> Regularizer:
+        if self.reg is not None:
+            return self.reg
+        return Zero() if self.lam == 0 else L1(self.lam)
+
+    @property
+    def name(self) -> str:
+        kind, shape = type(self).__name__.lower(), f"{self.n},{self.d},{self.N}"
+        return f"{kind}({shape},{self.lam:g})" if self.reg is None else f"{kind}({shape}) + {self.reg}"
+
+    def sample(
+        self,
+        seeds: Sequence[int],
+        nodes: Sequence[int] | None = None,
+        *,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> LinearModel:
+        if len(seeds) == 0:
+            raise InvalidInput(f"{self.name}: asked for no instances. Give at least one seed.")
+        nodes = range(self.n) if nodes is None else nodes
+        A = torch.empty(len(seeds), len(nodes), self.N, self.d, dtype=dtype)
+        b = torch.empty(len(seeds), len(nodes), self.N, dtype=dtype)
+        for k, seed in enumerate(seeds):
+            truth = sparse_truth(self.d, seed)
+            for i, node in enumerate(nodes):
+                b[k, i] = torch.from_numpy(self._draw_node(A[k, i], truth, stream(seed, node)))
+        return self.model(A.to(device), b.to(device), self.regularizer())
+
+    def _draw_node(self, A: torch.Tensor, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Fills A and returns b. Rows are drawn in fp64 and stored in A's dtype: an instance is the same in every precision."""
+        u = np.empty(self.N)
+        size = max(1, ROWS_AT_ONCE // self.d)
+        for start in range(0, self.N, size):
+            rows = rng.standard_normal((min(size, self.N - start), self.d))
+            A[start : start + size] = torch.from_numpy(rows)
+            u[start : start + size] = rows @ truth
+        return self.labels(u, rng)

@@ -1,0 +1,152 @@
+"""The only loop: iterate() for every method, in every runtime; and how a run can end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+
+from milodo.algorithms import Algorithm
+from milodo.errors import InvalidInput
+from milodo.network import Network, Observer, StackedObserver
+from milodo.problems import Problem
+from milodo.types import NodeTensor, Point
+
+
+class Status(Enum):
+    """How a run ended. Divergence is a result, not an exception."""
+
+    RUNNING = "still running"
+    CONVERGED = "reached the tolerance asked for"
+    STEPS = "used all the iterations it was given"
+    TIME = "used all the seconds it was given"
+    DIVERGED = "diverged: the loss is no longer finite, or has grown a million times"
+    INTERRUPTED = "stopped by the user; what was recorded is kept"
+
+    @property
+    def sentence(self) -> str:
+        return self.value
+
+
+GROWTH = 1e6
+"""A loss this many times the loss at the start counts as divergence."""
+
+
+def check(algorithm: Algorithm, problem: Problem, net: Network) -> None:
+    """Refuses what cannot run together, before the first iteration."""
+    if problem.n != net.n:
+        raise InvalidInput(
+            f"the problem has {problem.n} nodes, but {net.topology} holds {net.n} here. "
+            f"Choose a topology with {problem.n} nodes, or a problem with n = {net.n}."
+        )
+    if problem.dtype != net.dtype:
+        raise InvalidInput(
+            f"the problem is in {problem.dtype} and the network in {net.dtype}. Build both with the same dtype=...: "
+            f"mixing them would silently compute {algorithm.label} in the wider one."
+        )
+    if problem.device.type != net.device.type:
+        raise InvalidInput(f"the problem is on {problem.device} and the network on {net.device}. Build both with the same device=...")
+
+
+def iterate(algorithm: Algorithm, problem: Problem, net: Network, *, x0: NodeTensor | None = None) -> Iterator[Any]:
+    """States 0, 1, 2, ... without end; x0 is 0 at every node unless given."""
+    check(algorithm, problem, net)
+    state = algorithm.init(problem.zeros() if x0 is None else x0, problem, net)
+    while True:
+        yield state
+        state = algorithm.step(state, problem, net)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When to end; whichever comes first."""
+
+    steps: int = 1000
+    seconds: float | None = None
+    tolerance: float | None = None
+    """End when every instance satisfies ‖x̄ - prox(x̄ - ∇f(x̄)/L)‖ L <= tolerance and its consensus error is as small."""
+    every: int = 10
+    """Iterations between two looks at the tolerance and at divergence."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.every < 1:
+            raise InvalidInput(f"steps is {self.steps} and every is {self.every}; both must be at least 1.")
+        for name in ("seconds", "tolerance"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidInput(f"{name} is {value}, but it must be > 0.")
+
+
+@dataclass(frozen=True)
+class Result:
+    x: NodeTensor
+    k: int
+    status: Status
+    objective: torch.Tensor
+    """f(x̄) + r(x̄), one number an instance."""
+    consensus: torch.Tensor
+    """(1/n) Σ ‖x_i - x̄‖, one number an instance."""
+
+    def __str__(self) -> str:
+        return f"{self.status.name} after {self.k} iterations: {self.status.sentence}."
+
+
+def mean_point(x: NodeTensor, observer: Observer) -> Point:
+    """x̄ = (1/n) Σ x_i."""
+    return observer.mean(x, dim=-2)
+
+
+def consensus_error(x: NodeTensor, observer: Observer) -> torch.Tensor:
+    """(1/n) Σ_i ‖x_i - x̄‖₂ (Appendix E.3, Evaluation metric)."""
+    x_mean = mean_point(x, observer)
+    return observer.mean((x - x_mean.unsqueeze(-2)).norm(dim=-1), dim=-1)
+
+
+def residual(problem: Problem, x: Point, observer: Observer) -> torch.Tensor:
+    """L ‖x - prox_{r/L}(x - ∇f(x)/L)‖₂: zero exactly at the optimum, and ‖∇f‖ where r = 0."""
+    L = observer.mean(problem.lipschitz(), dim=-1).unsqueeze(-1)
+    gradient = observer.mean(problem.grad(problem.everywhere(x)), dim=-2)
+    return (L * (x - problem.reg.prox(x - gradient / L, 1 / L))).norm(dim=-1)
+
+
+@torch.no_grad()
+def solve(
+    algorithm: Algorithm,
+    problem: Problem,
+    net: Network,
+    stop: Stop | None = None,
+    *,
+    x0: NodeTensor | None = None,
+    observer: Observer | None = None,
+) -> Result:
+    """Runs a method until a stopping rule says so."""
+    stop, observer = stop or Stop(), observer or StackedObserver()
+    start = time.perf_counter()
+    k, state, status = 0, None, Status.RUNNING
+    first = last = None
+    for k, state in enumerate(iterate(algorithm, problem, net, x0=x0)):
+        if k % stop.every == 0 or k == stop.steps:
+            last = problem.objective(mean_point(state.x, observer), observer)
+            first = last if first is None else first
+            if not torch.isfinite(last).all() or (last > GROWTH * first.abs().clamp(min=1)).any():
+                status = Status.DIVERGED
+            elif stop.tolerance is not None and _within(problem, state.x, observer, stop.tolerance):
+                status = Status.CONVERGED
+        if status is Status.RUNNING and k >= stop.steps:
+            status = Status.STEPS
+        if status is Status.RUNNING and stop.seconds is not None and time.perf_counter() - start > stop.seconds:
+            status = Status.TIME
+        if status is not Status.RUNNING:
+            break
+    assert state is not None
+    objective = problem.objective(mean_point(state.x, observer), observer)
+    return Result(state.x, k, status, objective, consensus_error(state.x, observer))
+
+
+def _within(problem: Problem, x: NodeTensor, observer: Observer, tolerance: float) -> bool:
+    optimality = residual(problem, mean_point(x, observer), observer)
+    return bool((optimality <= tolerance).all() and (consensus_error(x, observer) <= tolerance).all())

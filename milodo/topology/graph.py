@@ -1,0 +1,121 @@
+"""Who may talk to whom: a connected, undirected graph on the nodes 0 .. n-1."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import networkx as nx
+
+from milodo.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A connected undirected graph (Definition 1 of the paper). Two topologies are equal if their edges are."""
+
+    n: int
+    edges: tuple[tuple[int, int], ...]
+    """Undirected edges (i, j) with i < j, sorted."""
+    name: str = field(compare=False)
+    labels: tuple[str, ...] = field(compare=False, default=())
+    """What the nodes were called in the graph or file this was made from."""
+
+    @classmethod
+    def from_graph(cls, graph: nx.Graph, name: str = "graph") -> Topology:
+        """From any networkx graph; its nodes become 0 .. n-1 in sorted order (in the order given if they cannot be sorted)."""
+        if graph.is_directed():
+            raise InvalidInput(
+                f"{name}: the graph is directed, but neighbours must be able to answer each other. "
+                "Pass graph.to_undirected() if every link works both ways."
+            )
+        if graph.number_of_nodes() == 0:
+            raise InvalidInput(f"{name}: the graph has no nodes. Give it at least one.")
+        loops = sorted({str(i) for i, j in graph.edges() if i == j})
+        if loops:
+            raise InvalidInput(f"{name}: node {loops[0]} has an edge to itself. Remove self-loops; a node keeps its own weight.")
+        parts = list(nx.connected_components(graph))
+        if len(parts) > 1:
+            alone = sorted(str(i) for i in min(parts, key=len))
+            raise InvalidInput(
+                f"{name}: the graph is disconnected ({len(parts)} parts; one of them is {{{', '.join(alone[:5])}"
+                f"{', ...' if len(alone) > 5 else ''}}}), so its nodes can never agree. Add edges that join the parts."
+            )
+        try:
+            order = sorted(graph.nodes())
+        except TypeError:
+            order = list(graph.nodes())
+        index = {node: i for i, node in enumerate(order)}
+        pairs = {(min(index[a], index[b]), max(index[a], index[b])) for a, b in graph.edges()}
+        return cls(len(order), tuple(sorted(pairs)), name, tuple(str(node) for node in order))
+
+    @classmethod
+    def from_edges(cls, edges: Iterable[tuple[int, int]], name: str = "edges") -> Topology:
+        return cls.from_graph(nx.Graph(list(edges)), name)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Topology:
+        """From GraphML (*.graphml) or an edge list: one edge a line, two names separated by blanks or a comma, # for comments."""
+        path = Path(path)
+        if not path.is_file():
+            raise InvalidInput(f"no graph file {str(path)!r}. Give an edge list or a .graphml file, or a name such as 'ring(10)'.")
+        if path.suffix == ".graphml":
+            try:
+                return cls.from_graph(nx.read_graphml(path), path.name)
+            except (nx.NetworkXError, SyntaxError, KeyError, ValueError) as error:
+                if isinstance(error, InvalidInput):
+                    raise
+                raise InvalidInput(f"{path}: not a readable GraphML file ({error}).") from error
+        graph = nx.Graph()
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{path}: not a text file. Give an edge list or a .graphml file.") from error
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.split("#")[0].replace(",", " ").split()
+            if not words:
+                continue
+            if len(words) != 2:
+                raise InvalidInput(f"{path}, line {number}: expected two node names, found {line.strip()!r}.")
+            graph.add_edge(*words)
+        if all(node.isdecimal() for node in graph):
+            graph = nx.relabel_nodes(graph, int)
+        return cls.from_graph(graph, path.name)
+
+    @cached_property
+    def graph(self) -> nx.Graph:
+        graph = nx.Graph()
+        graph.add_nodes_from(range(self.n))
+        graph.add_edges_from(self.edges)
+        return graph
+
+    @cached_property
+    def arcs(self) -> tuple[tuple[int, int], ...]:
+        """Directed edges (i, j), both ways, sorted: the rows of an EdgeTensor."""
+        return tuple(sorted([*self.edges, *((j, i) for i, j in self.edges)]))
+
+    @cached_property
+    def degrees(self) -> tuple[int, ...]:
+        return tuple(self.graph.degree(i) for i in range(self.n))
+
+    @cached_property
+    def diameter(self) -> int:
+        return nx.diameter(self.graph)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for two topologies exactly if they have the same nodes and edges."""
+        return hashlib.sha256(repr((self.n, self.edges)).encode()).hexdigest()[:16]
+
+    def neighbours(self, i: int) -> tuple[int, ...]:
+        return tuple(sorted(self.graph.neighbors(i)))
+
+    def relabelled(self, order: tuple[int, ...]) -> Topology:
+        """The same graph with node i called order[i]."""
+        return Topology.from_graph(nx.relabel_nodes(self.graph, dict(enumerate(order))), f"{self.name}, relabelled")
+
+    def __str__(self) -> str:
+        return self.name
