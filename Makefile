@@ -1,0 +1,41 @@
+# Two commands a newcomer needs: `make demo` and `make test`. Each sets up .venv by itself.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check format bench clean
+
+demo: .venv/.run
+	$(BIN)/milodo demo
+
+test: .venv/.test
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: .venv/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.test
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/edges.py
+	$(BIN)/python benchmarks/memory.py
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+
+# torch first and by its pinned version: any looser request brings gigabytes of CUDA along.
+.venv/.run: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "milodo needs Python 3.11 or newer; try make PYTHON=python3.11 demo"'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) "$$(grep '^torch==' constraints.txt)"
+	$(INSTALL) -e .
+	touch $@
+
+.venv/.test: .venv/.run
+	$(INSTALL) -e '.[test,check]'
+	touch $@

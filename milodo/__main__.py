@@ -1,0 +1,5 @@
+"""python -m milodo"""
+
+from milodo.cli.main import entry
+
+entry()

@@ -1,0 +1,261 @@
+"""From an experiment to a folder of records: certify, tune, race, and lose nothing on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from milodo.algorithms import METHODS, Algorithm
+from milodo.algorithms.published import published
+from milodo.bench import cache
+from milodo.bench.provenance import provenance
+from milodo.bench.recorder import Limits, Recorder, record
+from milodo.bench.records import FORMAT, append_records, read_json, read_records, write_json, write_records
+from milodo.bench.tuning import Parameters, Search, tune
+from milodo.config import Experiment, MethodTable
+from milodo.errors import InvalidInput
+from milodo.network import StackedNetwork
+from milodo.problems import Problem, Reference, instance_seeds, optimum
+from milodo.solve import Status, check
+
+Progress = Callable[[str, float, str], None]
+"""Called with a task's name, the fraction of it that is done, and a word on where it is."""
+
+UNFINISHED = {Status.RUNNING.name, Status.INTERRUPTED.name}
+
+
+class Interrupted(Exception):
+    """The user stopped the run; the folder holds what was recorded."""
+
+    def __init__(self, folder: Path, done: int, total: int) -> None:
+        super().__init__(f"stopped; {done} of {total} methods are complete in {folder}")
+        self.folder, self.done, self.total = folder, done, total
+
+
+class Benchmark:
+    """One experiment in one folder."""
+
+    def __init__(self, experiment: Experiment, folder: Path, progress: Progress | None = None, command: str | None = None) -> None:
+        self.experiment, self.folder, self.command = experiment, folder, command
+        self.progress = progress or (lambda task, fraction, detail: None)
+        self.family = experiment.problem.build()
+        self.dtype = getattr(torch, experiment.run.dtype)
+        self.net = self._network(self.dtype)
+        self.run_file, self.records_file = folder / "run.json", folder / "records.csv"
+
+    def _network(self, dtype: torch.dtype) -> StackedNetwork:
+        network = self.experiment.network
+        return StackedNetwork(network.build(), network.weights, dtype=dtype, device=self.experiment.run.device)
+
+    def prepare(self, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
+        """The folder, checked and writable; the run's facts so far."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe = self.folder / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise InvalidInput(f"cannot write to {str(self.folder)!r} ({error.strerror}). Choose another folder with --out.") from error
+        config = self.experiment.model_dump(mode="json")
+        if self.run_file.exists() and not overwrite:
+            if not resume:
+                raise InvalidInput(
+                    f"{str(self.folder)!r} already holds a run. Continue it with --resume, replace it with --overwrite, "
+                    "or write elsewhere with --out."
+                )
+            run = read_json(self.run_file)
+            if run.get("provenance", {}).get("config") != config:
+                raise InvalidInput(
+                    f"{str(self.folder)!r} was made with another configuration, and mixing the two would not be a fair race. "
+                    "Use --overwrite, or another --out."
+                )
+            return run
+        self.records_file.unlink(missing_ok=True)
+        graph, w = self.net.topology, self.experiment.network.weights
+        run = {
+            "format": FORMAT,
+            "name": self.experiment.name,
+            "title": self.experiment.title or self.family.name,
+            "description": self.experiment.description,
+            "problem": self.family.name,
+            "instances": self.experiment.run.instances,
+            "runtime": "simulated",
+            "topology": {
+                "name": graph.name,
+                "n": graph.n,
+                "edges": [list(edge) for edge in graph.edges],
+                "diameter": graph.diameter,
+                "weights": w,
+                "contraction": self.net.contraction,
+                "fingerprint": graph.fingerprint,
+            },
+            "methods": {},
+            "tuning": {},
+            "gaps": self.experiment.report.gaps,
+            "baseline": self.experiment.report.baseline or self.experiment.methods[0].key,
+            "provenance": {
+                **provenance(),
+                "dtype": self.experiment.run.dtype,
+                "device": self.experiment.run.device,
+                "seed": self.experiment.seed,
+                "command": self.command,
+                "config": config,
+            },
+        }
+        write_json(self.run_file, run)
+        return run
+
+    def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
+        """Everything; Interrupted if the user stops it."""
+        run = self.prepare(resume=resume, overwrite=overwrite)
+        done = self._completed()
+        try:
+            self.tune_all(run)
+            self._race_all(run, done)
+        except KeyboardInterrupt:
+            complete = sum(all((m.key, chunk) in done for chunk in self._chunks()) for m in self.experiment.methods)
+            raise Interrupted(self.folder, complete, len(self.experiment.methods)) from None
+        return self.folder
+
+    def _certify(self, problem: Problem, what: str) -> Reference:
+        task = f"certified optimum, {what}"
+        self.progress(task, 0.0, "")
+        found = optimum(problem, progress=lambda worst: self.progress(task, 0.5, f"largest certificate {worst:.0e}"))
+        self.progress(task, 1.0, f"{found.kind} <= {float(found.certificate.max()):.0e}")
+        return found
+
+    def tune_all(self, run: dict[str, Any]) -> None:
+        """Fills run['methods'] and run['tuning']; what is tuned already, here or in the cache, is not tuned again."""
+        lazy: dict[str, Any] = {}
+        for method in self.experiment.methods:
+            if method.key in run["methods"]:
+                continue
+            parameters, report = self._parameters(method, lazy)
+            algorithm = METHODS[method.name](**parameters)  # type: ignore[arg-type]
+            run["methods"][method.key] = {
+                "label": algorithm.label + ("" if method.use == "tuned" else f" ({method.use})"),
+                "parameters": parameters,
+                "how": method.use,
+                "rounds_per_iteration": algorithm.rounds,
+                "exact": algorithm.exact,
+            }
+            if report is not None:
+                run["tuning"][method.key] = report
+            write_json(self.run_file, run)
+
+    def _parameters(self, method: MethodTable, lazy: dict[str, Any]) -> tuple[Parameters, dict[str, Any] | None]:
+        """Parameters of a method and, if any of them was searched, how."""
+        if method.use == "given":
+            return dict(method.parameters), None
+        cls, table = METHODS[method.name], self.experiment.tuning
+        fixed: Parameters = dict(published(method.name, self.family.name)) if method.use == "published" else {}
+        if set(fixed) >= set(cls.space):
+            return fixed, None
+        seeds = instance_seeds("tuning", table.instances, self.experiment.seed)
+        key = {
+            "method": method.name,
+            "fixed": fixed,
+            "problem": self.family.name,
+            "seeds": seeds,
+            "topology": self.net.topology.fingerprint,
+            "weights": self.experiment.network.weights,
+            "search": table.model_dump(mode="json"),
+            "space": {name: repr(kind) for name, kind in cls.space.items()},
+        }
+        task = f"tune {cls.label}" + ("" if method.use == "tuned" else f" ({method.use})")
+        result = cache.load(key)
+        cached = result is not None
+        if result is not None:
+            self.progress(task, 1.0, "from the cache")
+        else:
+            if not lazy:  # the tuning instances are built only if somebody needs them
+                lazy["problem"] = self.family.sample(seeds, device=self.experiment.run.device)
+                lazy["optimum"] = self._certify(lazy["problem"], "tuning instances").value
+                lazy["net"] = self._network(torch.float64)
+            self.progress(task, 0.0, "")
+            search = Search(**table.model_dump(exclude={"instances"}))
+            found = tune(
+                cls,
+                lazy["problem"],
+                lazy["net"],
+                lazy["optimum"],
+                search,
+                fixed=fixed,
+                progress=lambda fraction, detail: self.progress(task, fraction, detail),
+            )
+            result = found.to_json()
+            cache.store(key, result)
+            self.progress(task, 1.0, _brief(result["best"]))
+        report = {**table.model_dump(mode="json"), "seeds": seeds, "fixed": fixed, "cached": cached, **result}
+        return dict(result["best"]), report
+
+    def _chunks(self) -> list[tuple[int, int]]:
+        """Instances [from, to) simulated together."""
+        run = self.experiment.run
+        size = run.batch or run.instances
+        return [(start, min(start + size, run.instances)) for start in range(0, run.instances, size)]
+
+    def _completed(self) -> set[tuple[str, tuple[int, int]]]:
+        """Which method has which chunk behind it; rows of anything else are dropped, to be run again."""
+        if not self.records_file.exists():
+            return set()
+        rows = read_records(self.records_file)
+        last = {(row.method, row.instance): row.status for row in rows}
+        done = {
+            (method.key, chunk)
+            for method in self.experiment.methods
+            for chunk in self._chunks()
+            if all(last.get((method.key, i), "RUNNING") not in UNFINISHED for i in range(*chunk))
+        }
+        kept = [row for row in rows if any(key == row.method and a <= row.instance < b for key, (a, b) in done)]
+        if len(kept) < len(rows):
+            write_records(self.records_file, kept)
+        return done
+
+    def _race_all(self, run: dict[str, Any], done: set[tuple[str, tuple[int, int]]]) -> None:
+        table = self.experiment.run
+        seeds = instance_seeds("test", table.instances, self.experiment.seed)
+        limits = Limits(
+            iterations=table.iterations, stop_gap=table.stop_gap, seconds=table.seconds, per_decade=table.samples_per_decade
+        )
+        for chunk in self._chunks():
+            todo = [method for method in self.experiment.methods if (method.key, chunk) not in done]
+            if not todo:
+                continue
+            judge = self.family.sample(seeds[slice(*chunk)], device=table.device)
+            problem = judge if self.dtype == torch.float64 else self.family.sample(seeds[slice(*chunk)], dtype=self.dtype, device=table.device)
+            found = self._certify(judge, "test instances")
+            self._note_reference(run, chunk, found)
+            for method in todo:
+                algorithm: Algorithm = METHODS[method.name](**run["methods"][method.key]["parameters"])
+                check(algorithm, problem, self.net)
+                recorder = Recorder(method.key, judge, self.net, found.value, seeds[slice(*chunk)], chunk[0])
+                label = run["methods"][method.key]["label"]
+                task = f"race {label}" + (f", instances {chunk[0] + 1} to {chunk[1]}" if len(self._chunks()) > 1 else "")
+                self.progress(task, 0.0, "")
+                try:
+                    record(algorithm, problem, self.net, recorder, limits, lambda f, task=task: self.progress(task, f, ""))
+                finally:
+                    append_records(self.records_file, recorder.records)
+                self.progress(task, 1.0, _outcome(recorder))
+                done.add((method.key, chunk))
+
+    def _note_reference(self, run: dict[str, Any], chunk: tuple[int, int], found: Reference) -> None:
+        values = run.setdefault("reference", {"kind": found.kind, "largest": 0.0, "values": [None] * self.experiment.run.instances})
+        values["values"][slice(*chunk)] = found.value.tolist()
+        values["largest"] = max(values["largest"], float(found.certificate.max()))
+        write_json(self.run_file, run)
+
+
+def _brief(parameters: Parameters) -> str:
+    return ", ".join(f"{name} = {value:.3g}" for name, value in parameters.items())
+
+
+def _outcome(recorder: Recorder) -> str:
+    statuses = {status: recorder.ended.count(status) for status in recorder.ended}
+    gaps = sorted(rows[-1].gap for rows in recorder.rows)
+    ends = ", ".join(f"{count} {status.name.lower()}" for status, count in statuses.items())
+    return f"median gap {gaps[len(gaps) // 2]:.1e} after {max(rows[-1].k for rows in recorder.rows)} iterations ({ends})"

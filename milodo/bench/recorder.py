@@ -1,0 +1,147 @@
+"""Runs one method on a batch of instances and writes down what happened, by an honest clock."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from milodo.algorithms import Algorithm
+from milodo.bench.records import Record
+from milodo.network import Network, StackedObserver
+from milodo.problems import Problem
+from milodo.solve import GROWTH, Status, consensus_error, iterate, mean_point
+from milodo.types import NodeTensor
+
+OBSERVER = StackedObserver()
+
+
+def sample_times(iterations: int, per_decade: int) -> list[int]:
+    """0, 1, 2, ... then about `per_decade` times a decade, evenly on a logarithmic axis, and the last iteration."""
+    count = max(2, round(per_decade * math.log10(max(iterations, 2))) + 1)
+    spaced = {round(10 ** (math.log10(max(iterations, 2)) * i / (count - 1))) for i in range(count)}
+    return sorted(k for k in {0, iterations} | spaced if k <= iterations)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When a run of a method ends; whichever comes first."""
+
+    iterations: int
+    stop_gap: float | None = None
+    """An instance is done when its gap is below this."""
+    seconds: float | None = None
+    """Of steps, for one batch of instances."""
+    per_decade: int = 30
+
+
+class Stopwatch:
+    """Runs only while a method computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds, self._cuda = 0.0, device.type == "cuda"
+
+    def start(self) -> None:
+        self._from = self._now()
+
+    def stop(self) -> None:
+        self.seconds += self._now() - self._from
+
+    def _now(self) -> float:
+        if self._cuda:
+            torch.cuda.synchronize()  # kernels still queued are part of the method's time
+        return time.perf_counter()
+
+
+class Recorder:
+    """Looks at states and keeps the rows; knows of each instance whether and how it has ended."""
+
+    def __init__(self, method: str, judge: Problem, net: Network, optimum: torch.Tensor, seeds: Sequence[int], first: int) -> None:
+        self.method, self.judge, self.net, self.optimum, self.seeds, self.first = method, judge, net, optimum, seeds, first
+        self.rows: list[list[Record]] = [[] for _ in seeds]
+        self.ended = [Status.RUNNING] * len(seeds)
+        self._sent_before = net.traffic.snapshot()
+
+    def look(self, k: int, x: NodeTensor, seconds: float, limits: Limits) -> None:
+        """Loss and gap are computed in fp64 on the fp64 problem, whatever precision the method runs in."""
+        x = x.to(self.judge.dtype)
+        loss = self.judge.objective(mean_point(x, OBSERVER), OBSERVER).tolist()
+        consensus = consensus_error(x, OBSERVER).tolist()
+        sent = self.net.traffic - self._sent_before
+        for b, seed in enumerate(self.seeds):
+            if self.ended[b] is not Status.RUNNING:
+                continue
+            gap = loss[b] - float(self.optimum[b])
+            start = self.rows[b][0].loss if self.rows[b] else loss[b]
+            if not math.isfinite(loss[b]) or loss[b] > GROWTH * max(abs(start), 1):
+                self.ended[b] = Status.DIVERGED
+            elif limits.stop_gap is not None and gap <= limits.stop_gap:
+                self.ended[b] = Status.CONVERGED
+            elif k >= limits.iterations:
+                self.ended[b] = Status.STEPS
+            elif limits.seconds is not None and seconds >= limits.seconds:
+                self.ended[b] = Status.TIME
+            self.rows[b].append(
+                Record(
+                    method=self.method,
+                    instance=self.first + b,
+                    seed=seed,
+                    k=k,
+                    rounds=sent.rounds,
+                    messages=sent.messages,
+                    floats=sent.floats,
+                    bytes=sent.bytes,
+                    seconds=seconds,
+                    loss=loss[b],
+                    gap=gap,
+                    consensus=consensus[b],
+                    status=self.ended[b].name,
+                )
+            )
+
+    def interrupt(self) -> None:
+        """The user stopped the run: what is unfinished says so in its last row."""
+        for b, rows in enumerate(self.rows):
+            if self.ended[b] is Status.RUNNING and rows:
+                rows[-1] = Record(**{**rows[-1].__dict__, "status": Status.INTERRUPTED.name})
+
+    @property
+    def records(self) -> list[Record]:
+        return [row for rows in self.rows for row in rows]
+
+
+@torch.no_grad()
+def record(
+    algorithm: Algorithm,
+    problem: Problem,
+    net: Network,
+    recorder: Recorder,
+    limits: Limits,
+    progress: Callable[[float], None] | None = None,
+) -> Recorder:
+    """Runs until every instance has ended. On Ctrl-C the recorder keeps what it saw, and KeyboardInterrupt goes on up."""
+    due = sample_times(limits.iterations, limits.per_decade)
+    watch = Stopwatch(problem.device)
+    k = 0
+    try:
+        states = iterate(algorithm, problem, net)
+        watch.start()
+        state = next(states)
+        for target in due:
+            while k < target:
+                state = next(states)
+                k += 1
+                if progress and k % 64 == 0:
+                    progress(k / limits.iterations)
+            watch.stop()
+            recorder.look(k, state.x, watch.seconds, limits)
+            if all(status is not Status.RUNNING for status in recorder.ended):
+                break
+            watch.start()
+    except KeyboardInterrupt:
+        recorder.interrupt()
+        raise
+    return recorder

@@ -1,0 +1,184 @@
+"""The command line: one short function a command, no mathematics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+
+import milodo
+from milodo.algorithms import METHODS
+from milodo.bench.benchmark import Benchmark, Interrupted
+from milodo.cli.progress import Bars
+from milodo.cli.tables import race_table, topology_table, tuning_table
+from milodo.config import Experiment, find_experiment, load_experiment
+from milodo.errors import InvalidInput
+from milodo.process import keep_freed_memory
+from milodo.report import draw_topology, write_report
+from milodo.topology import EXAMPLES, topology
+
+console = Console(highlight=False)
+complaints = Console(stderr=True, highlight=False)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help=f"""**milodo**: decentralised optimization, handcrafted and learned, raced fairly on any graph.
+
+    Data sit at n sites joined by a network; a site talks only to its neighbours; together they solve
+    min (1/n) Σ f_i(x) + r(x).
+
+    Start with **milodo demo**. Then copy experiments/demo.toml, change it, and run **milodo bench yours.toml**.
+
+    Methods: {", ".join(METHODS)}.
+    """,
+)
+
+ExperimentFile = Annotated[Path, typer.Argument(help="A TOML file, or the name of a shipped experiment such as `demo`.", show_default=False)]
+Seed = Annotated[int | None, typer.Option(help="Another seed: other tuning and test instances.", min=0)]
+Device = Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, cuda:1, ...")]
+Dtype = Annotated[str | None, typer.Option(help="float64 or float32. Gaps are always computed in float64.")]
+Out = Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME unless given.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")]
+Threads = Annotated[int | None, typer.Option(help="Threads torch may use; all cores unless given.", min=1)]
+
+
+def version(show: bool) -> None:
+    if show:
+        console.print(f"milodo {milodo.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    show_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    keep_freed_memory()
+
+
+@app.command()
+def demo(seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None, threads: Threads = None) -> None:
+    """The main job in two minutes: tune six methods, race them on 32 unseen problems over a ring, and draw the picture.
+
+    The first run tunes; later ones find the tuning in the cache and take about half the time.
+    """
+    experiment = load_experiment(find_experiment("demo"), seed=seed, device=device, dtype=dtype)
+    run_benchmark(experiment, out or Path("runs/demo"), "milodo demo", threads, resume=False, overwrite=True)
+
+
+@app.command()
+def bench(
+    experiment: ExperimentFile,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    threads: Threads = None,
+) -> None:
+    """Run an experiment: certify the optimum, tune every method on instances of its own, race them on unseen ones.
+
+    Writes records.csv, run.json, figures and report.html to the run's folder. Ctrl-C keeps what was recorded;
+    the same command with --resume goes on.
+    """
+    loaded = load_experiment(find_experiment(experiment), seed=seed, device=device, dtype=dtype)
+    run_benchmark(loaded, out or Path("runs") / loaded.name, f"milodo bench {experiment}", threads, resume=resume, overwrite=overwrite)
+
+
+@app.command()
+def tune(
+    experiment: ExperimentFile,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    threads: Threads = None,
+) -> None:
+    """Only tune: find the best parameters of every method of an experiment, on its tuning instances.
+
+    The result goes into the run's folder, where `milodo bench EXPERIMENT --resume` finds it, and into the cache.
+    """
+    use_threads(threads)
+    loaded = load_experiment(find_experiment(experiment), seed=seed, device=device, dtype=dtype)
+    folder = out or Path("runs") / loaded.name
+    with Bars(console) as bars:
+        benchmark = Benchmark(loaded, folder, bars, f"milodo tune {experiment}")
+        run = benchmark.prepare(resume=True, overwrite=overwrite)
+        benchmark.tune_all(run)
+    console.print(tuning_table(run))
+    console.print(f"Saved in {folder}. Race with these: milodo bench {experiment} --out {folder} --resume", soft_wrap=True)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/demo.")]) -> None:
+    """Draw the figures and write report.html again, from a run's records alone. Nothing is re-run."""
+    path = write_report(run)
+    console.print(race_table(run))
+    console.print(f"Open {path} in a browser; figures are in {run / 'figures'}.", soft_wrap=True)
+
+
+@app.command("topology")
+def show_topology(
+    name: Annotated[str, typer.Argument(help=f"A name ({', '.join(EXAMPLES)}), an edge list or a .graphml file.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Where to draw it, .png or .svg; NAME.png unless given.")] = None,
+) -> None:
+    """Facts of a graph (size, diameter, how fast each choice of weights mixes), and its picture."""
+    graph = topology(name)
+    console.print(topology_table(graph))
+    path = out or Path("".join(c if c.isalnum() else "-" for c in Path(graph.name).stem).strip("-") + ".png")
+    written = draw_topology(graph, path)
+    console.print(f"Drawn to {' and '.join(map(str, written))}.", soft_wrap=True)
+
+
+def use_threads(threads: int | None) -> None:
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def run_benchmark(
+    experiment: Experiment, folder: Path, command: str, threads: int | None, *, resume: bool, overwrite: bool
+) -> None:
+    use_threads(threads)
+    try:
+        with Bars(console) as bars:
+            Benchmark(experiment, folder, bars, command).run(resume=resume, overwrite=overwrite)
+            bars("report", 0.0, "")
+            path = write_report(folder)
+            bars("report", 1.0, str(path))
+    except Interrupted as stopped:
+        again = f"milodo bench {experiment.name if command == 'milodo demo' else command.removeprefix('milodo bench ')}"
+        complaints.print(
+            f"\nStopped. What was recorded is kept in {folder} ({stopped.done} of {stopped.total} methods complete).\n"
+            f"Go on with:      {again} --out {folder} --resume\n"
+            f"Look at it with: milodo report {folder}",
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
+    console.print(race_table(folder))
+    console.print(f"Open {path} in a browser; figures are in {folder / 'figures'}.", soft_wrap=True)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """The program: an InvalidInput becomes one sentence and exit code 2, Ctrl-C exit code 130."""
+    standalone: Callable[..., Any] = app
+    try:
+        return standalone(args=arguments, standalone_mode=True) or 0
+    except InvalidInput as error:
+        complaints.print(f"milodo: {error}", markup=False, soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        complaints.print("\nStopped.")
+        return 130
+
+
+def entry() -> None:
+    sys.exit(run())

@@ -1,0 +1,256 @@
+"""Experiments: TOML files, validated before anything runs. A typo gets the file, the table, the key and the nearest right word."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from milodo.algorithms import METHODS
+from milodo.algorithms.published import published
+from milodo.errors import InvalidInput, unknown
+from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
+from milodo.topology import WEIGHTS, Topology, topology
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeNumber = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RegularizerTable(Table):
+    """[problem.regularizer]: any r instead of lam ‖x‖₁."""
+
+    kind: str
+    lam: NonNegativeNumber | None = None
+    mu: NonNegativeNumber | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def build(self) -> Regularizer:
+        if self.kind not in REGULARIZERS:
+            raise unknown("regularizer", self.kind, REGULARIZERS)
+        given = {name: value for name, value in self.model_dump(exclude={"kind"}).items() if value is not None}
+        try:
+            return REGULARIZERS[self.kind](**given)
+        except TypeError as error:
+            fields = ", ".join(REGULARIZERS[self.kind].__dataclass_fields__) or "none"  # type: ignore[attr-defined]
+            raise InvalidInput(f"regularizer {self.kind!r} takes {fields}, but got {', '.join(given) or 'nothing'}.") from error
+
+
+class ProblemTable(Table):
+    """[problem]: which family, and its shape (n, d, N, lam) as the paper writes it."""
+
+    family: str
+    n: Count
+    d: Count
+    N: Count
+    lam: NonNegativeNumber = 0.1
+    regularizer: RegularizerTable | None = None
+
+    def build(self) -> Family:
+        if self.family not in FAMILIES:
+            raise unknown("family", self.family, FAMILIES)
+        reg = self.regularizer.build() if self.regularizer else None
+        return FAMILIES[self.family](self.n, self.d, self.N, self.lam, reg)
+
+
+class NetworkTable(Table):
+    """[network]: who talks to whom, and with which weights."""
+
+    topology: str
+    weights: str = "metropolis"
+
+    def build(self) -> Topology:
+        if self.weights not in WEIGHTS:
+            raise unknown("weights", self.weights, WEIGHTS)
+        return topology(self.topology)
+
+
+class RunTable(Table):
+    """[run]: how long, on how many unseen instances."""
+
+    iterations: Count
+    instances: Count = 32
+    batch: Count | None = None
+    """Instances simulated together; all of them unless memory is short."""
+    stop_gap: Positive | None = None
+    """An instance is done when its gap is below this."""
+    seconds: Positive | None = None
+    """Of steps, for one method and one batch."""
+    samples_per_decade: Annotated[int, Field(ge=1, le=200)] = 30
+    dtype: Literal["float64", "float32"] = "float64"
+    device: str = "cpu"
+
+    @field_validator("device")
+    @classmethod
+    def _exists(cls, device: str) -> str:
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"device {device!r} is not to be had here. Use 'cpu'.") from error
+        return device
+
+
+class TuningTable(Table):
+    """[tuning]: on instances that are never tested on."""
+
+    instances: Count = 8
+    iterations: Count = 2000
+    target: Positive = 1e-3
+    cost: Literal["iterations", "rounds"] = "iterations"
+    points: Annotated[int, Field(ge=3)] = 13
+    points_each: Annotated[int, Field(ge=3)] = 7
+    refinements: Annotated[int, Field(ge=0)] = 2
+
+
+class MethodTable(Table):
+    """[[methods]]: a method and where its parameters come from."""
+
+    name: str
+    use: Literal["tuned", "published", "given"] = "tuned"
+    parameters: dict[str, int | float] = {}
+    """With use = 'given'."""
+
+    @model_validator(mode="after")
+    def _known(self) -> MethodTable:
+        if self.name not in METHODS:
+            raise ValueError(str(unknown("method", self.name, METHODS)))
+        if self.use != "given" and self.parameters:
+            raise ValueError(f"{self.name}: parameters are given, but use = {self.use!r} would ignore them. Write use = 'given'.")
+        if self.use == "given":
+            space = METHODS[self.name].space
+            for key in self.parameters:
+                if key not in space:
+                    raise ValueError(f"{self.name}: {unknown('parameter', key, space)}")
+            try:
+                METHODS[self.name](**self.parameters)  # type: ignore[arg-type]
+            except TypeError:
+                needed = ", ".join(space)
+                raise ValueError(f"{self.name}: give all of its parameters ({needed}) in [methods.parameters].") from None
+        return self
+
+    @property
+    def key(self) -> str:
+        """What records call it."""
+        return self.name if self.use == "tuned" else f"{self.name} ({self.use})"
+
+
+class ReportTable(Table):
+    """[report]: which gaps the speed-up table asks for, and against whom."""
+
+    gaps: list[Positive] = [1e-1, 1e-2, 1e-3]
+    baseline: str | None = None
+
+
+class Experiment(Table):
+    """One TOML file."""
+
+    name: str
+    title: str = ""
+    description: str = ""
+    seed: Annotated[int, Field(ge=0)] = 0
+    problem: ProblemTable
+    network: NetworkTable
+    run: RunTable
+    tuning: TuningTable = TuningTable()
+    methods: Annotated[list[MethodTable], Field(min_length=1)]
+    report: ReportTable = ReportTable()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Experiment:
+        family, graph = self.problem.build(), self.network.build()
+        if graph.n != family.n:
+            raise ValueError(
+                f"the topology {graph} has {graph.n} nodes, but [problem] says n = {family.n}. Change one of them."
+            )
+        keys = [method.key for method in self.methods]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"the method {key!r} is listed twice. Remove one, or give it another `use`.")
+        for method in self.methods:
+            if method.use == "published":
+                published(method.name, family.name)
+        if self.report.baseline is not None and self.report.baseline not in keys:
+            raise ValueError(f"[report] baseline: {unknown('method', self.report.baseline, keys)}")
+        return self
+
+
+def find_experiment(name: str | Path) -> Path:
+    """A path as it is; a bare name such as 'demo' is looked up among the shipped experiments."""
+    path = Path(name)
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    package = Path(__file__).resolve().parent
+    folders = [package / "experiments", package.parent / "experiments"]  # installed; in a source tree
+    shipped = {file.stem: file for folder in folders if folder.is_dir() for file in folder.glob("*.toml")}
+    if str(name) not in shipped:
+        raise unknown("experiment", str(name), shipped)
+    return shipped[str(name)]
+
+
+def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
+    """An experiment from a file; overrides such as seed=1, dtype='float32', device='cpu' replace what it says."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else [], n=1)
+        hint = f"Did you mean {str(path.parent / near[0])!r}?" if near else "See experiments/ for some to start from."
+        raise InvalidInput(f"no experiment {str(path)!r}. {hint}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: cannot be read ({error}).") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{path}: not valid TOML: {error}.") from error
+    content.setdefault("name", path.stem)
+    for key, value in overrides.items():
+        if value is not None:
+            (content if key == "seed" else content.setdefault("run", {}))[key] = value
+    return parse_experiment(content, str(path))
+
+
+def parse_experiment(content: dict[str, Any], where: str) -> Experiment:
+    try:
+        return Experiment.model_validate(content)
+    except ValidationError as error:
+        raise InvalidInput(f"{where}: {_sentence(dict(error.errors()[0]), content)}") from error
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error}") from error
+
+
+def _sentence(error: dict[str, Any], content: dict[str, Any]) -> str:
+    """One sentence for the first thing wrong, in the words of the file."""
+    location = [part for part in error["loc"] if part != "after"]
+    tables = [str(part) for part in location[:-1] if isinstance(part, str)]
+    table = f"[{'.'.join(tables)}]" if tables else "the file's first lines"
+    key = location[-1] if location else None
+    if error["type"] == "extra_forbidden":
+        known = _fields(location[:-1])
+        near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+        return f"unknown key {key!r} in {table}. {hint}"
+    if error["type"] == "missing":
+        return f"{table} needs {key!r}." if tables else f"needs [{key}]; experiments/demo.toml shows a complete file."
+    said = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return said
+    return f"{key!r} in {table} is {error['input']!r}: {said[0].lower()}{said[1:]}."
+
+
+def _fields(location: list[Any]) -> list[str]:
+    """Keys that are known in the table at this place."""
+    model: Any = Experiment
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), model)
+    return list(model.model_fields)

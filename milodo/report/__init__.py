@@ -1,0 +1,6 @@
+"""Figures and a self-contained HTML report of a run, made from its records alone."""
+
+from milodo.report.figures import draw_topology, write_figures
+from milodo.report.html import write_report
+
+__all__ = ["draw_topology", "write_figures", "write_report"]

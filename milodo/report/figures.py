@@ -1,0 +1,178 @@
+"""Pictures as files, PNG and SVG: curves of a run, and a graph. Figure objects only, so that no global state is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+
+from milodo.report.layout import layout, node_size
+from milodo.report.run import MARKERS, Axis, Quantity, Run
+from milodo.report.words import power
+from milodo.topology import Topology
+
+FORMATS = ("png", "svg")
+INK, FAINT, GRID = "#1f2933", "#5b6672", "#e3e7ec"
+SMALLEST_WITH_ID = 7
+"""Points; a smaller node is drawn without its id."""
+
+_RC: Any = {
+    "font.family": "sans-serif", "font.size": 11, "axes.titlesize": 12, "axes.labelsize": 11, "axes.edgecolor": "#9aa5b1",
+    "axes.labelcolor": INK, "text.color": INK, "xtick.color": FAINT, "ytick.color": FAINT, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.8,
+    "legend.frameon": False, "figure.facecolor": "white", "savefig.facecolor": "white", "text.parse_math": False,
+    "svg.hashsalt": "milodo",  # the same records give the same file
+}  # fmt: skip
+
+
+def write_figures(run_folder: str | Path) -> list[Path]:
+    """Every picture of a run, as PNG and SVG, into RUN/figures/."""
+    return write_figures_of(Run(run_folder))
+
+
+def write_figures_of(run: Run) -> list[Path]:
+    folder = run.folder / "figures"
+    folder.mkdir(exist_ok=True)
+    written = []
+    with matplotlib.rc_context(_RC):
+        for quantity in run.drawn:
+            for axis in run.axes:
+                figure = _figure(7.2, 4.6)
+                panel = figure.add_subplot()
+                _curves(panel, run, axis, quantity)
+                panel.set_title(_title(run, quantity, axis), loc="left", pad=12)
+                panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=3.2, borderaxespad=0)
+                written += _save(figure, folder / f"{quantity.key}-{axis.name}")
+        if run.quantities[0] in run.drawn:
+            written += _save(_race(run), folder / "race")
+    if run.topology is not None:
+        written += draw_topology(run.topology, folder / "topology")
+    return written
+
+
+def draw_topology(topology: Topology, path: str | Path) -> list[Path]:
+    """A picture of a graph with its node ids: to path if it ends in .png, .svg or .pdf, else to path.png and path.svg."""
+    x = layout(topology)
+    with matplotlib.rc_context(_RC):
+        figure = _figure(6, 6)
+        panel = figure.add_subplot()
+        size = node_size(x)
+        points = size * 5.4 * 72 / (1 + 1.5 * size)
+        lines = [x[[i, j]] for i, j in topology.edges]
+        panel.add_collection(LineCollection(lines, colors="#8895a3", linewidths=float(np.clip(points / 16, 0.3, 1.6)), zorder=1))
+        panel.scatter(
+            *x.T, s=points**2, c="#e7f0f8", edgecolors="#0072b2", linewidths=float(np.clip(points / 18, 0.4, 1.6)), zorder=2
+        )
+        if points >= SMALLEST_WITH_ID:
+            for i, (a, b) in enumerate(x):
+                size_of_id = float(np.clip(points * 0.42, 3, 13))
+                panel.text(a, b, str(i), ha="center", va="center_baseline", fontsize=size_of_id, color=INK, zorder=3)
+        links = f"{len(topology.edges):,} link" + ("s" if len(topology.edges) != 1 else "")
+        nodes = f"{topology.n:,} node" + ("s" if topology.n != 1 else "")
+        panel.set_title(f"{_short(topology.name)}: {nodes}, {links}, diameter {topology.diameter}", pad=10)
+        margin = size * 0.75
+        # A flat graph (a path) needs no square of paper.
+        height = max(float(np.ptp(x[:, 1])), 0.12)
+        panel.set(xlim=(-margin, 1 + margin), ylim=(0.5 - height / 2 - margin, 0.5 + height / 2 + margin), aspect="equal")
+        figure.set_size_inches(6, 0.6 + 5.4 * (height + 2 * margin) / (1 + 2 * margin))
+        panel.set_axis_off()
+        return _save(figure, Path(path))
+
+
+def _race(run: Run) -> Figure:
+    """The picture of the README: the first quantity against iterations and against bytes, side by side."""
+    quantity, axes = run.quantities[0], [axis for axis in run.axes if axis.key in ("k", "bytes")]
+    figure = _figure(10, 4.9)
+    panels: Sequence[Axes] = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
+    for panel, axis in zip(panels, axes, strict=True):
+        _curves(panel, run, axis, quantity)
+        panel.set_title(f"{quantity.name} against {axis.title}", loc="left", pad=8)
+    for panel in panels[1:]:
+        panel.set_ylabel("")
+    handles, labels = panels[0].get_legend_handles_labels()
+    columns = len(handles) if len(handles) <= 6 else -(-len(handles) // 2)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.0, columnspacing=1.6)
+    heading = _short(run.text("title") or run.name)
+    figure.suptitle(f"{heading}\n{_over(run)}", x=0.012, ha="left", fontsize=12)
+    return figure
+
+
+def _curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity) -> None:
+    """Median lines and quartile bands of all methods."""
+    window = run.window(quantity.key)
+    for method in run.methods:
+        curve, style = run.curve(method, axis.key, quantity.key), run.styles[method]
+        dash: Any = (0, tuple(d / 2 for d in style.dash)) if style.dash else "-"
+        panel.plot(
+            curve.x, np.where(np.isfinite(curve.median), curve.median, np.nan), color=style.light, linestyle=dash, linewidth=1.9,
+            marker=MARKERS[style.marker], markevery=max(1, len(curve.x) // 10), markersize=5.5, markeredgecolor="white",
+            markeredgewidth=0.6, label=_short(run.labels[method], 28),
+        )  # fmt: skip
+        if window and run.instances > 1 and len(curve.x):
+            # inf at the upper quartile fills to the top of the picture, a quartile of 0 to its bottom.
+            low, high = (
+                np.clip(np.nan_to_num(q, nan=window[0], posinf=window[1] * 10), *_beyond(window)) for q in (curve.q25, curve.q75)
+            )
+            seen = ~np.isnan(curve.median) & ~np.isnan(curve.x)
+            panel.fill_between(curve.x, low, high, where=seen.tolist(), color=style.light, alpha=0.14, linewidth=0)
+    if not panel.dataLim.minposx < np.inf:
+        panel.set_xlim(1, 10)  # a run cut off before its first iteration: an empty picture
+    panel.set_xscale("log")
+    panel.set_xlabel(axis.title)
+    panel.set_ylabel(f"{quantity.title}  {quantity.formula}")
+    panel.xaxis.set_major_locator(LogLocator(numticks=8))
+    panel.xaxis.set_major_formatter(EngFormatter(unit=axis.unit, sep="" if not axis.unit else " "))
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    if quantity.log:
+        panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
+    if window:
+        panel.set_ylim(*window)
+
+
+def _beyond(window: tuple[float, float]) -> tuple[float, float]:
+    """A band may leave the picture, but not by so much that a renderer overflows."""
+    low, high = window
+    return (low / 10, high * 10) if low > 0 else (low - (high - low), high + (high - low))
+
+
+def _title(run: Run, quantity: Quantity, axis: Axis) -> str:
+    return f"{quantity.name.capitalize()} against {axis.title}\n{_over(run)}"
+
+
+def _over(run: Run) -> str:
+    if run.instances == 1:
+        return "one instance"
+    return f"median (line) and quartiles (band) of {run.instances} instances"
+
+
+def _short(text: str, limit: int = 90) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> list[Path]:
+    given = path.suffix[1:] in (*FORMATS, "pdf")
+    paths = [path] if given else [path.with_name(f"{path.name}.{kind}") for kind in FORMATS]
+    for target in paths:
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(target.suffix[1:], {})
+        figure.savefig(target, dpi=200, metadata=metadata)
+        figure.set_layout_engine("none")  # laid out by the first; doing it again for every format costs a third of the time
+    return paths
+
+
+__all__ = ["draw_topology", "write_figures", "write_figures_of"]

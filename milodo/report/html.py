@@ -1,0 +1,389 @@
+"""One self-contained HTML page about a run: no network access, not even for fonts. Every string of run.json is untrusted."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import math
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from milodo.bench.records import atomic
+from milodo.bench.speedup import quantile
+from milodo.report import words
+from milodo.report.figures import write_figures_of
+from milodo.report.layout import layout, node_size
+from milodo.report.run import AXIS, Run
+from milodo.solve import Status
+
+HERE = Path(__file__).parent
+PICTURE = 320
+"""Side of the square the graph is drawn in."""
+SMALLEST_WITH_ID = 6
+"""Radius; a smaller node is drawn without its id."""
+PROVENANCE = {
+    "started": "started", "command": "command", "milodo": "milodo", "commit": "commit", "python": "Python", "torch": "PyTorch",
+    "numpy": "NumPy", "platform": "platform", "cores": "cores", "threads": "threads", "dtype": "numbers", "device": "device",
+    "seed": "seed",
+}  # fmt: skip
+"""Keys of run.json's provenance in the order shown -> what they are called."""
+
+
+def write_report(run_folder: str | Path) -> Path:
+    """Writes RUN/report.html and the pictures it links to; returns the page's path."""
+    run = Run(run_folder)
+    figures = write_figures_of(run)
+    page = _render(run, figures)
+    target = run.folder / "report.html"
+    with atomic(target) as part:
+        part.write_text(page, encoding="utf-8")
+    return target
+
+
+def _render(run: Run, figures: list[Path]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    script, plotly = (HERE / "report.js").read_text(encoding="utf-8"), get_plotlyjs().replace("\r\n", "\n")
+    environment.filters["number"] = words.number
+    return environment.get_template("report.html.j2").render(
+        run=run,
+        title=run.text("title") or run.name,
+        summary=words.summary(run),
+        facts=_facts(run),
+        network=_network(run),
+        picture=_picture(run),
+        swatches=[_swatch(run, method) for method in run.methods],
+        data=_data(run),
+        tables=_tables(run),
+        ends=_ends(run),
+        missing=words.join(
+            [str(_dict(about).get("label") or key) for key, about in run.part("methods").items() if key not in run.runs]
+        ),
+        settings=(settings := _settings(run)),
+        # Said once above the table if it is the same for all.
+        search=searches.pop() if len(searches := {row["search"] for row in settings if row["search"]}) == 1 else "",
+        grids=_grids(run),
+        pairs=_pairs(run),
+        certificate=_certificate(run),
+        provenance=_provenance(run),
+        config=json.dumps(config, indent=2, ensure_ascii=False) if (config := run.part("provenance").get("config")) else "",
+        figures=_links(run, figures),
+        simulated=run.text("runtime") in ("", "simulated"),
+        css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        plotly=Markup(plotly),
+        script=Markup(script),
+        # Only these two scripts may run, whatever a string in run.json says; and nothing may be fetched.
+        policy="default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src "
+        + " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (plotly, script)),
+    )
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    topology = run.part("topology")
+    facts = [
+        ("problem", run.text("problem")),
+        ("network", str(topology.get("name") or "")),
+        ("instances", f"{run.instances:,}, none used for tuning" if run.tuned_elsewhere else f"{run.instances:,}"),
+        ("methods", str(len(run.methods))),
+        ("runtime", run.text("runtime")),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _network(run: Run) -> list[tuple[str, str]]:
+    about, topology = run.part("topology"), run.topology
+    facts: list[tuple[str, Any]] = [("name", about.get("name")), ("nodes", about.get("n"))]
+    if topology is not None:
+        low, high = min(topology.degrees), max(topology.degrees)
+        facts += [("links", len(topology.edges)), ("neighbours of a node", low if low == high else f"{low} to {high}")]
+    facts += [("diameter", about.get("diameter")), ("mixing weights", about.get("weights"))]
+    contraction = about.get("contraction")
+    if isinstance(contraction, int | float):
+        facts.append(("disagreement left by one round", f"{contraction:.4g} of it, at worst"))
+    facts.append(("fingerprint", about.get("fingerprint")))
+    return [(name, str(fact)) for name, fact in facts if fact not in (None, "")]
+
+
+def _picture(run: Run) -> dict[str, Any] | None:
+    """Circles and lines of the inline SVG, which takes the colours of the page."""
+    topology = run.topology
+    if topology is None:
+        return None
+    x = layout(topology)
+    radius = float(np.clip(node_size(x) * PICTURE / 2, 1.5, 16))
+    flat = max(float(np.ptp(x[:, 1])), 0.05)
+    margin = radius + 3
+    height = flat * (PICTURE - 2 * margin) + 2 * margin
+    across = margin + x[:, 0] * (PICTURE - 2 * margin)
+    down = height / 2 + (0.5 - x[:, 1]) * (PICTURE - 2 * margin)
+    nodes = [(round(float(a), 1), round(float(b), 1)) for a, b in zip(across, down, strict=True)]
+    return {
+        "width": PICTURE,
+        "height": round(height, 1),
+        "radius": round(radius, 1),
+        "nodes": nodes,
+        "lines": [(*nodes[i], *nodes[j]) for i, j in topology.edges],
+        "ids": radius >= SMALLEST_WITH_ID,
+        "label": f"{topology.name}: {topology.n} nodes, {len(topology.edges)} links, diameter {topology.diameter}",
+    }
+
+
+def _swatch(run: Run, method: str) -> dict[str, Any]:
+    style = run.styles[method]
+    return {
+        "label": run.labels[method],
+        "dash": " ".join(map(str, style.dash)),
+        "marker": style.marker,
+        "light": style.light,
+        "dark": style.dark,
+    }
+
+
+def _data(run: Run) -> dict[str, Any]:
+    """What the charts draw; inf and NaN do not exist in JSON and become null, a gap in the line."""
+
+    def numbers(values: np.ndarray, limit: float = math.inf) -> list[float | None]:
+        clipped = np.where(np.isposinf(values), limit, values)
+        return [float(f"{v:.5g}") if math.isfinite(v) else None for v in clipped]
+
+    charts = []
+    for quantity in run.drawn:
+        window = run.window(quantity.key)
+        top = window[1] * (10 if quantity.log else 2) if window else math.inf
+        lines = []
+        for method in run.methods:
+            c = run.curve(method, "k", quantity.key)
+            x = {axis.key: numbers(run.curve(method, axis.key, quantity.key).x) for axis in run.axes}
+            # Where a quarter of the instances diverged, the band reaches to the top of the chart.
+            lines.append({"x": x, "median": numbers(c.median), "q25": numbers(c.q25, top), "q75": numbers(c.q75, top)})
+        charts.append(
+            {
+                "key": quantity.key,
+                "name": quantity.name,
+                "title": quantity.title,
+                "log": quantity.log,
+                "window": window,
+                "lines": lines,
+            }
+        )
+    return {
+        "axes": [{"key": axis.key, "title": axis.title, "name": axis.name, "unit": axis.unit} for axis in run.axes],
+        "methods": [
+            {"label": run.labels[m], "light": s.light, "dark": s.dark, "dash": [float(d) for d in s.dash], "marker": s.marker}
+            for m, s in run.styles.items()
+        ],
+        "charts": charts,
+        "instances": run.instances,
+    }
+
+
+def _tables(run: Run) -> list[dict[str, Any]]:
+    """One a cost: methods down, gaps across."""
+    tables = []
+    for axis in run.axes if run.speedups else []:
+        rows = []
+        for method in run.methods:
+            cells = [row for row in run.speedups if row.method == method and row.axis == axis.key]
+            rows.append(
+                (
+                    run.labels[method],
+                    method == run.baseline,
+                    [(words.cost_cell(c), words.ratio_cell(c, run.baseline)) for c in cells],
+                )
+            )
+        tables.append({"axis": axis, "rows": rows})
+    return tables
+
+
+def _ends(run: Run) -> list[dict[str, Any]]:
+    """How each method ended, and where: medians over instances."""
+    rows = []
+    for method, instances in run.runs.items():
+        last = [samples[-1] for samples in instances.values()]
+        counts = Counter(record.status for record in last)
+        endings = []
+        for status, count in counts.most_common():
+            sentence = Status[status].sentence.removeprefix("diverged: ") if status in Status.__members__ else ""
+            who = "" if count == len(last) else f"{count} of {len(last)} instances: "
+            endings.append({"status": status, "text": who + sentence})
+        finite = {name: [v for r in last if math.isfinite(v := getattr(r, name))] for name in ("gap", "consensus")}
+        rows.append(
+            {
+                "label": run.labels[method],
+                "endings": endings,
+                **{
+                    axis.name: words.amount(quantile((getattr(r, axis.key) for r in last), 0.5), axis.key, unit=False)
+                    for axis in AXIS.values()
+                },
+                **{name: words.number(quantile(values, 0.5), 2) if values else "–" for name, values in finite.items()},
+            }
+        )
+    return rows
+
+
+HOW = {"tuned": "tuned here", "published": "published in the paper", "given": "given in the experiment"}
+
+
+def _settings(run: Run) -> list[dict[str, Any]]:
+    """The step sizes each method ran with, and where they come from."""
+    rows = []
+    for method in run.methods:
+        about, tuning = run.about(method), run.part("tuning").get(method)
+        if not about:
+            continue
+        chosen = _dict(tuning)
+        how = str(about.get("how") or "")
+        partly = how == "published" and bool(chosen)
+        rounds = about.get("rounds_per_iteration")
+        rows.append(
+            {
+                "label": run.labels[method],
+                "parameters": words.parameters(about.get("parameters")),
+                "how": HOW.get(how, how or "–") + (", the rest tuned here" if partly else ""),
+                "search": _search(chosen, run.tuned_elsewhere),
+                "notes": _notes(chosen),
+                "rounds": words.value(rounds) if rounds is not None else "–",
+                "exact": {True: "the optimum", False: "near the optimum"}.get(about.get("exact"), "–"),  # type: ignore[arg-type]
+            }
+        )
+    return rows
+
+
+def _search(tuning: dict[str, Any], elsewhere: bool) -> str:
+    """How step sizes were searched for, as far as run.json says."""
+    said = []
+    if isinstance(tuning.get("candidates"), int):
+        said.append(f"chosen from {tuning['candidates']} candidates")
+    if isinstance(tuning.get("instances"), int):
+        said.append(f"on {tuning['instances']} {'other ' if elsewhere else ''}instances")
+    if isinstance(tuning.get("target"), int | float):
+        said.append(f"by the fewest {tuning.get('cost') or 'iterations'} to a gap of {words.number(tuning['target'])}")
+    if isinstance(tuning.get("iterations"), int):
+        said.append(f"within {tuning['iterations']:,} iterations")
+    return " ".join(said)
+
+
+def _notes(tuning: dict[str, Any]) -> str:
+    said = []
+    if tuning.get("reached") is False:
+        said.append("no candidate reached the target, so the smallest gap decided")
+    if tuning.get("cached") is True:
+        said.append("taken from an earlier run")
+    return "; ".join(said)
+
+
+def _grids(run: Run) -> list[dict[str, Any]]:
+    """The score of every candidate, best first."""
+    grids = []
+    for method, tuning in run.part("tuning").items():
+        grid = tuning.get("grid") if isinstance(tuning, dict) else None
+        entries = [entry for entry in grid if isinstance(entry, dict)] if isinstance(grid, list) else []
+        if not entries:
+            continue
+        names = list(dict.fromkeys(key for entry in entries for key in _dict(entry.get("parameters"))))
+        scores = [s for entry in entries if (s := _finite(entry.get("score"))) is not None and not entry.get("diverged")]
+        longest = max(scores, default=0) or 1
+        rows = []
+        for entry in sorted(
+            entries, key=lambda e: (bool(e.get("diverged")), not e.get("reached"), _finite(e.get("score")) or math.inf)
+        ):
+            score, gap = _finite(entry.get("score")), _finite(entry.get("gap"))
+            rows.append(
+                {
+                    "values": [words.value(_dict(entry.get("parameters")).get(name)) for name in names],
+                    "chosen": bool(tuning.get("best")) and entry.get("parameters") == tuning.get("best"),
+                    "outcome": "diverged" if entry.get("diverged") else "reached" if entry.get("reached") else "not reached",
+                    "score": words.number(score, 4) if score is not None else "–",
+                    "share": 0 if score is None or entry.get("diverged") else round(100 * max(score, 0) / longest, 1),
+                    "gap": words.number(gap, 2) if gap is not None else "–",
+                }
+            )
+        grids.append(
+            {
+                "label": run.labels.get(method, str(method)),
+                "names": names,
+                "rows": rows,
+                "cost": str(tuning.get("cost") or "score"),
+            }
+        )
+    return grids
+
+
+def _pairs(run: Run) -> list[dict[str, Any]]:
+    """Methods that ran with the paper's step sizes and with tuned ones."""
+    pairs = []
+    for method in run.methods:
+        base = run.base(method)
+        if base == method or (run.about(method).get("how"), run.about(base).get("how")) != ("published", "tuned"):
+            continue
+        rows = {m: [words.cost_cell(r) for r in run.speedups if r.method == m and r.axis == "k"] for m in (method, base)}
+        for m, how in ((method, "published"), (base, "tuned")):
+            parameters = words.parameters(run.about(m).get("parameters"))
+            pairs.append(
+                {"label": run.labels[base], "how": how, "parameters": parameters, "cells": rows[m], "first": how == "published"}
+            )
+    return pairs
+
+
+def _certificate(run: Run) -> dict[str, Any] | None:
+    about = run.part("reference")
+    largest = _finite(about.get("largest"))
+    if not about.get("kind") and largest is None:
+        return None
+    values = about.get("values")
+    optima = [v for v in values if _finite(v) is not None] if isinstance(values, list) else []
+    return {
+        "kind": str(about.get("kind") or "certificate"),
+        "largest": words.number(largest, 2) if largest is not None else "",
+        "count": len(optima),
+        "low": words.number(min(optima), 4) if optima else "",
+        "high": words.number(max(optima), 4) if optima else "",
+    }
+
+
+def _provenance(run: Run) -> list[tuple[str, str, bool]]:
+    """Name, text, and whether it is something to type."""
+    about = run.part("provenance")
+    rows = []
+    for key in [*PROVENANCE, *(key for key in about if key not in PROVENANCE and key != "config")]:
+        entry = about.get(key)
+        if entry in (None, "") or isinstance(entry, dict | list):
+            continue
+        text = words.value(entry)
+        if key == "started":
+            with contextlib.suppress(ValueError):  # shown as it is
+                text = datetime.fromisoformat(text).strftime("%d %B %Y, %H:%M %Z").strip()
+        rows.append((PROVENANCE.get(key, str(key)), text, key in ("command", "commit")))
+    return rows
+
+
+def _links(run: Run, figures: list[Path]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Name of a picture -> its files, relative to the page."""
+    links: dict[str, list[tuple[str, str]]] = {}
+    for path in figures:
+        links.setdefault(path.stem.replace("-", " against "), []).append(
+            (path.suffix[1:].upper(), path.relative_to(run.folder).as_posix())
+        )
+    return list(links.items())
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None

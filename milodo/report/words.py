@@ -1,0 +1,173 @@
+"""Numbers and results in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from milodo.bench.speedup import Speedup
+from milodo.report.run import AXIS, Run
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+
+
+def number(value: float, digits: int = 3) -> str:
+    """12,300, 0.05 or 1.7 × 10⁻¹⁵: what a person would write.
+
+    >>> number(1e-5), number(0.0504), number(12345.6), number(1.7e-15)
+    ('10⁻⁵', '0.0504', '12,300', '1.7 × 10⁻¹⁵')
+    """
+    if math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e7:
+        rounded = float(f"{value:.{digits}g}")
+        return f"{rounded:,.0f}" if rounded == int(rounded) else f"{rounded:,g}"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPT)
+    return power if mantissa == "1" else f"{mantissa} × {power}"
+
+
+def power(value: float) -> str:
+    """Of ten, on an axis: 1, 10⁻², 10³."""
+    exponent = round(math.log10(value)) if value > 0 else 0
+    return "10" + str(exponent).translate(_SUPERSCRIPT) if exponent else "1"
+
+
+def amount(value: float, axis: str, *, unit: bool = True) -> str:
+    """160 iterations, 1.23 MB, 12.3 ms."""
+    symbol = AXIS[axis].unit
+    if not math.isfinite(value):
+        return number(value)
+    if not symbol:
+        return f"{number(round(value), 4)} {AXIS[axis].name}" if unit else number(round(value), 4)
+    if value == 0:
+        return f"0 {symbol}"
+    size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s * 0.9995), _PREFIXES[-1])
+    return f"{number(value / size)} {prefix}{symbol}"
+
+
+def times(ratio: float) -> str:
+    """25×, 3.4×, 0.12×."""
+    return f"{number(ratio, 3 if ratio >= 100 else 2)}×"
+
+
+def join(words: list[str]) -> str:
+    """a, b and c."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Of a table: what it says, a note beneath, how many instances it is about if not all; `off` if there is no number."""
+
+    main: str
+    note: str = ""
+    few: str = ""
+    off: bool = False
+
+
+def cost_cell(row: Speedup) -> Cell:
+    """The median cost and its quartiles, or why there is none."""
+    few = f"{row.reached} of {row.instances} instances" if 0 < row.reached < row.instances else ""
+    last = amount(row.last, row.axis, unit=False)
+    if row.instances == 0:
+        return Cell("no optimum known", off=True)
+    if math.isfinite(row.median):
+        high = amount(row.q75, row.axis, unit=False) if math.isfinite(row.q75) else f"> {last}"
+        spread = f"{amount(row.q25, row.axis, unit=False)} – {high}" if row.instances > 1 else ""
+        return Cell(amount(row.median, row.axis, unit=False), spread, few)
+    if 2 * row.diverged > row.instances:
+        return Cell("diverged", "", few, off=True)
+    return Cell(f"> {last}", "not reached", few, off=True)
+
+
+def ratio_cell(row: Speedup, baseline: str | None) -> Cell:
+    """The median ratio, or what is known about it."""
+    if row.method == baseline:
+        return Cell("1×", "baseline") if math.isfinite(row.median) else Cell("–", "baseline", off=True)
+    if math.isfinite(row.ratio) and row.ratio > 0:
+        known = math.isfinite(row.ratio_q25) and math.isfinite(row.ratio_q75) and row.instances > 1
+        return Cell(times(row.ratio), f"{times(row.ratio_q25)} – {times(row.ratio_q75)}" if known else "")
+    if math.isfinite(row.ratio_least) and row.ratio_least > 0:
+        return Cell(f"> {times(row.ratio_least)}", "baseline not there")
+    if math.isfinite(row.ratio_most) and row.ratio_most > 0:
+        return Cell(f"< {times(row.ratio_most)}", off=True)
+    return Cell("–", off=True)
+
+
+def parameters(values: Any) -> list[str]:
+    """gamma = 0.05, lam = 1"""
+    return [f"{key} = {value(entry)}" for key, entry in values.items()] if isinstance(values, dict) else []
+
+
+def value(entry: Any) -> str:
+    if isinstance(entry, bool) or entry is None:
+        return {True: "yes", False: "no", None: "–"}[entry]
+    return f"{entry:.6g}" if isinstance(entry, float) else str(entry)
+
+
+def summary(run: Run) -> str:
+    """The result in one sentence, computed from the records."""
+    gap = _telling_gap(run)
+    if gap is None:
+        return _where_it_ended(run)
+    first, *others = [part for axis in ("k", "bytes") if axis in [a.key for a in run.axes] and (part := _winner(run, gap, axis))]
+    text = f"{first[0]} reaches a gap of {number(gap)} in {first[1]}"
+    if others and others[0][0] == first[0]:
+        text += f"; and sends the least for it, {others[0][1]}"
+    elif others:
+        text += f"; counting bytes sent, {others[0][0]} is ahead with {others[0][1]}"
+    missed = [
+        run.labels[row.method] for row in run.speedups if (row.gap, row.axis) == (gap, "k") and not math.isfinite(row.median)
+    ]
+    if missed and len(missed) <= 3:
+        text += f"; {join(missed)} {'does' if len(missed) == 1 else 'do'} not get there"
+    elif missed:
+        text += f"; {len(missed)} of the {len(run.methods)} methods do not get there"
+    over = f"medians of {run.instances} instances" if run.instances > 1 else "on one instance"
+    return f"{text} ({over})."
+
+
+def _telling_gap(run: Run) -> float | None:
+    """The smallest gap asked for that some method reached."""
+    reached = [row.gap for row in run.speedups if row.axis == "k" and math.isfinite(row.median)]
+    return min(reached, default=None)
+
+
+def _winner(run: Run, gap: float, axis: str) -> tuple[str, str] | None:
+    """Who is cheapest, and how that compares: with the baseline, or with the next one if the baseline itself wins."""
+    rows = sorted((r for r in run.speedups if (r.gap, r.axis) == (gap, axis) and math.isfinite(r.median)), key=lambda r: r.median)
+    if not rows:
+        return None
+    best, text = rows[0], amount(rows[0].median, axis)
+    base = next((r for r in run.speedups if (r.gap, r.axis, r.method) == (gap, axis, run.baseline)), None)
+    if base is not None and best.method != base.method:
+        least = best.ratio if math.isfinite(best.ratio) else best.ratio_least
+        if math.isfinite(least) and least > 0:
+            more = "" if math.isfinite(best.ratio) else "more than "
+            text += f", {more}{times(least)} fewer than {run.labels[base.method]}"
+    elif len(rows) > 1 and best.median > 0:
+        text += f", {times(rows[1].median / best.median)} fewer than {run.labels[rows[1].method]}, the next"
+    return run.labels[best.method], text
+
+
+def _where_it_ended(run: Run) -> str:
+    quantity = run.quantities[0]
+    ends = {}
+    for method in run.methods:
+        median = run.curve(method, "k", quantity.key).median
+        if len(median) and math.isfinite(median[-1]):
+            ends[method] = float(median[-1])
+    if not ends:
+        return "No method ended with a finite result."
+    best = min(ends, key=lambda method: ends[method])
+    over = f"the median of {run.instances} instances" if run.instances > 1 else "on one instance"
+    many = f"the lowest of {len(run.methods)} methods, " if len(run.methods) > 1 else ""
+    return f"{run.labels[best]} ends with a {quantity.name} of {number(ends[best])} ({many}{over})."

@@ -1,0 +1,99 @@
+"""One valid instance of everything registered, for the laws to run over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import settings
+
+from milodo.algorithms import METHODS, Algorithm
+from milodo.problems import FAMILIES, L1, REGULARIZERS, Box, CustomProblem, ElasticNet, NonNegative, Problem, Regularizer, Zero
+from milodo.topology import EXAMPLES
+
+torch.set_num_threads(1)  # on tensors this small a second thread costs more than it gives
+settings.register_profile("laws", deadline=None, derandomize=True, database=None, max_examples=30)
+settings.load_profile("laws")
+
+REGULARIZER_EXAMPLES: dict[str, tuple[Regularizer, ...]] = {
+    "zero": (Zero(),),
+    "l1": (L1(0.3),),
+    "elastic_net": (ElasticNet(0.3, 0.5), ElasticNet(0.0, 0.5), ElasticNet(0.3, 0.0)),
+    "box": (Box(-0.4, 0.7),),
+    "non_negative": (NonNegative(), NonNegative(0.3)),
+}
+
+
+def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
+    """Steps safely inside the region of convergence on graphs of degree up to 6; no more is claimed of them."""
+    step = 0.5 / float(problem.lipschitz().max())
+    return {
+        "prox-dgd": {"gamma": step},
+        "prox-atc": {"gamma": step},
+        "pg-extra": {"gamma": step},
+        "prox-ed": {"gamma": step},
+        "dapg": {"eta": step, "alpha": 0.3, "K": 2},
+        "odapg": {"eta": 2 * step, "tau": 0.3, "K": 2},
+        # The primal step is γ/n <= 1/(2L), and the dual one needs 2γ²/n ‖lap‖ < 1.
+        "primal-dual": {"gamma": min(step * problem.n, problem.n**0.5 / 5)},
+    }[name]
+
+
+def log_cosh(x: torch.Tensor, data: dict[str, torch.Tensor]) -> torch.Tensor:
+    """An objective nobody registered; |(log cosh)''| <= 1."""
+    u = data["A"] @ x - data["b"]
+    return (u.abs() + torch.nn.functional.softplus(-2 * u.abs())).mean()
+
+
+def make_problem(
+    kind: str, reg: Regularizer, seeds: tuple[int, ...] = (0, 1, 2), *, dtype: torch.dtype = torch.float64
+) -> Problem:
+    """Five nodes, four unknowns, six samples a node."""
+    if kind != "custom":
+        return FAMILIES[kind](5, 4, 6, reg=reg).sample(list(seeds), dtype=dtype)
+    lasso = FAMILIES["lasso"](5, 4, 6, reg=reg).sample(list(seeds), dtype=dtype)
+    data = {"A": lasso.A, "b": lasso.b}
+    return CustomProblem(log_cosh, data, 4, reg, instances=1, lipschitz=float(lasso.lipschitz().max()))
+
+
+@pytest.fixture(scope="session", params=sorted(METHODS))
+def name(request: pytest.FixtureRequest) -> str:
+    """Every registered method."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., Algorithm]:
+    """build(name, problem, **changes): a method with step sizes that suit the problem."""
+    return lambda name, problem, **changes: METHODS[name](**method_parameters(name, problem) | changes)
+
+
+@pytest.fixture(scope="session", params=[reg for kind in REGULARIZERS for reg in REGULARIZER_EXAMPLES[kind]], ids=str)
+def reg(request: pytest.FixtureRequest) -> Regularizer:
+    """Every registered regularizer."""
+    return request.param
+
+
+@pytest.fixture(scope="session", params=[*FAMILIES, "custom"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Every registered family, and an objective of one's own."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Problem]:
+    """make(kind, reg, seeds, dtype=...): a small problem of that kind."""
+    return make_problem
+
+
+@pytest.fixture(scope="session")
+def problem(kind: str) -> Problem:
+    """Three instances with r = 0.3 ‖x‖₁."""
+    return make_problem(kind, L1(0.3))
+
+
+@pytest.fixture(scope="session", params=EXAMPLES)
+def example(request: pytest.FixtureRequest) -> str:
+    """One graph of every registered family."""
+    return request.param

@@ -1,0 +1,181 @@
+"""What every registered method must do, whatever its equations are."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from milodo.algorithms import METHODS, Algorithm, Fraction, StepSize
+from milodo.network import Network, StackedNetwork, StackedObserver
+from milodo.problems import Lasso, Problem, optimum
+from milodo.solve import consensus_error, iterate
+
+ROUNDING = 1e-12
+"""Some ten steps on numbers of size one, the same arithmetic in another order."""
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    """Well conditioned: 120 samples of 8 unknowns."""
+    return Lasso(6, 8, 20, 0.1).sample([0, 1])
+
+
+@pytest.fixture
+def net() -> StackedNetwork:
+    return StackedNetwork("ring(6)")
+
+
+def start(problem: Problem, *extra: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(*extra, *problem.batch, problem.n, problem.d, dtype=torch.float64, generator=generator).to(problem.dtype)
+
+
+@torch.no_grad()
+def run(method: Algorithm, problem: Problem, net: Network, steps: int, x0: torch.Tensor | None = None):
+    return next(itertools.islice(iterate(method, problem, net, x0=x0), steps, None))
+
+
+def close(a, b) -> None:
+    """Two states, leaf by leaf."""
+    for field, one, other in zip(a._fields, a, b, strict=True):
+        torch.testing.assert_close(one, other, rtol=ROUNDING, atol=ROUNDING, msg=lambda text, field=field: f"{field}: {text}")
+
+
+def test_information_travels_one_hop_per_round(name, build):
+    """Change the data of node 0 on a line: what differs after k steps lies within rounds · k hops, and the front never rests."""
+    n = 20
+    problem, other = Lasso(n, 3, 8, 0.01).sample([0]), Lasso(n, 3, 8, 0.01).sample([1])
+    A = problem.A.clone()
+    A[:, 0] = other.A[:, 0]
+    changed = type(problem)(A, problem.b, problem.reg)
+    method, net, x0 = build(name, problem), StackedNetwork(f"path({n})"), start(problem)
+    fronts = []
+    for k in range(1, 4):  # after many more steps the foremost difference is too small for fp64
+        states = (run(method, p, net, k, x0) for p in (problem, changed))
+        differs = torch.stack([(a != b).any(-1)[0] for a, b in zip(*states, strict=True)]).any(0)
+        assert not differs[method.rounds * k + 1 :].any()
+        fronts.append(int(differs.nonzero().max()))
+    # How far the first step sees depends on whether a method computes before it talks; every later one adds `rounds` hops.
+    assert fronts[-1] < n - 1 and set(np.diff(fronts)) == {method.rounds}
+
+
+def test_relabelling_nodes_relabels_the_trajectory(name, build, problem):
+    net = StackedNetwork("erdos_renyi(6,0.5,seed=1)")
+    order = (3, 0, 5, 1, 4, 2)  # node i is called order[i]
+    back = [order.index(i) for i in range(6)]
+    method, x0 = build(name, problem), start(problem)
+    state = run(method, problem, net, 10, x0)
+    moved = run(method, problem.at(back), StackedNetwork(net.topology.relabelled(order)), 10, x0[..., back, :])
+    close(moved, type(state)(*(leaf[..., back, :] for leaf in state)))
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.exact])
+def test_exact_methods_reach_the_optimum_and_stay(name, build, problem, net):
+    best = optimum(problem).x.unsqueeze(-2)
+    distances = [(state.x - best).norm(dim=-1).max().item() for state in _states(build(name, problem), problem, net, 1300)]
+    # The certificate is 1e-15 in value; x itself is determined to about the rounding of a gradient, far below 1e-10.
+    assert max(distances[1000:]) < 1e-10
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.exact])
+def test_inexact_methods_stall_away_from_the_optimum_and_from_agreement(name, build, problem, net):
+    best = optimum(problem).x.unsqueeze(-2)
+    early, late = (run(build(name, problem), problem, net, k) for k in (1000, 2000))
+    assert (late.x - best).norm(dim=-1).max() > 1e-3
+    assert (consensus_error(late.x, StackedObserver()) > 1e-3).all()
+    close(early, late)
+
+
+@torch.no_grad()
+def _states(method, problem, net, steps):
+    yield from itertools.islice(iterate(method, problem, net), steps)
+
+
+def test_counted_rounds_are_declared_rounds(name, build, problem, net):
+    choices = METHODS[name].space["K"].values if "K" in METHODS[name].space else (None,)
+    for K in choices:
+        method = build(name, problem) if K is None else build(name, problem, K=K)
+        states = iterate(method, problem, net)
+        before = net.traffic.snapshot()
+        next(states)
+        assert (net.traffic - before).rounds == 0  # a start is local
+        for k in range(1, 4):
+            next(states)
+            assert (net.traffic - before).rounds == k * method.rounds
+        assert (net.traffic - before).floats == 3 * method.rounds * 2 * len(net.topology.edges) * problem.d
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_precision_and_the_shape_of_the_state_are_kept(name, build, dtype):
+    problem = Lasso(6, 8, 20, 0.1).sample([0, 1], dtype=dtype)
+    method = build(name, problem)
+    for state in itertools.islice(iterate(method, problem, StackedNetwork("ring(6)", dtype=dtype)), 4):
+        assert type(state) is method.State and state._fields[0] == "x"
+        assert all(leaf.dtype == dtype and leaf.shape == (2, 6, 8) for leaf in state)
+
+
+def test_a_batch_of_instances_is_each_alone(name, build, problem, net):
+    method, x0 = build(name, problem), start(problem)
+    together = run(method, problem, net, 10, x0)
+    for k in range(2):
+        alone = type(problem)(problem.A[k], problem.b[k], problem.reg)
+        close(type(together)(*(leaf[k] for leaf in together)), run(method, alone, net, 10, x0[k]))
+
+
+def test_a_grid_of_parameters_is_each_alone(name, build, problem, net):
+    base, scales = build(name, problem), torch.tensor([0.25, 0.5, 1.0], dtype=torch.float64)
+    searched = [key for key, kind in METHODS[name].space.items() if isinstance(kind, StepSize | Fraction)]
+    grid = build(name, problem, **{key: getattr(base, key) * scales.reshape(3, 1, 1, 1) for key in searched})
+    x0 = start(problem, 3)
+    together = run(grid, problem, net, 10, x0)
+    for k, scale in enumerate(scales.tolist()):
+        alone = build(name, problem, **{key: getattr(base, key) * scale for key in searched})
+        close(type(together)(*(leaf[k] for leaf in together)), run(alone, problem, net, 10, x0[k]))
+
+
+def test_a_step_leaves_what_it_was_given_alone(name, build, problem, net):
+    method = build(name, problem)
+    for state in itertools.islice(iterate(method, problem, net, x0=start(problem)), 3):
+        before, versions = [leaf.clone() for leaf in state], [leaf._version for leaf in state]
+        method.step(state, problem, net)
+        assert all(torch.equal(leaf, copy) for leaf, copy in zip(state, before, strict=True))
+        assert [leaf._version for leaf in state] == versions  # nor written and written back
+
+
+def test_a_step_depends_on_its_arguments_alone(name, build, problem, net):
+    method, x0 = build(name, problem), start(problem)
+    first = run(method, problem, net, 5, x0)
+    run(method, problem, net, 3, 2 * x0)
+    assert all(torch.equal(a, b) for a, b in zip(first, run(method, problem, net, 5, x0), strict=True))
+
+
+def test_three_steps_are_differentiable(name, build, problem, net):
+    """In the start and in every parameter that is not a whole number."""
+    base = build(name, problem)
+    searched = [key for key, kind in METHODS[name].space.items() if isinstance(kind, StepSize | Fraction)]
+
+    def x3(x0, *parameters):
+        method = build(name, problem, **dict(zip(searched, parameters, strict=True)))
+        return next(itertools.islice(iterate(method, problem, net, x0=x0), 3, None)).x
+
+    x0 = start(problem).requires_grad_()
+    parameters = [torch.tensor(getattr(base, key), dtype=torch.float64, requires_grad=True) for key in searched]
+    assert gradcheck(x3, (x0, *parameters), fast_mode=True)
+    grads = torch.autograd.grad(x3(x0, *parameters).square().sum(), (x0, *parameters))
+    assert all(grad.isfinite().all() and grad.any() for grad in grads)
+
+
+def test_one_node_is_enough(name, build):
+    """Alone, every method is a proximal gradient method and finds the optimum of its own data."""
+    problem = Lasso(1, 4, 20, 0.1).sample([0])
+    best = optimum(problem).x.unsqueeze(-2)
+    last = run(build(name, problem), problem, StackedNetwork("ring(1)"), 2000)
+    assert (last.x - best).norm() < 1e-10
+
+
+def test_the_part_of_a_node_is_the_method_itself(name, build, problem):
+    assert build(name, problem).at([0]) == build(name, problem)

@@ -1,0 +1,153 @@
+"""A benchmark folder: complete, resumable, and nothing lost when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+
+from milodo.bench import benchmark as module
+from milodo.bench.benchmark import Benchmark, Interrupted
+from milodo.bench.records import read_json, read_records
+from milodo.bench.recorder import Recorder
+from milodo.config import parse_experiment
+from milodo.errors import InvalidInput
+from milodo.problems import instance_seeds
+
+
+def experiment(**run):
+    return parse_experiment(
+        {
+            "name": "small",
+            "problem": {"family": "lasso", "n": 5, "d": 8, "N": 20, "lam": 0.1},
+            "network": {"topology": "ring(5)"},
+            "run": {"iterations": 60, "instances": 6, "batch": 3, **run},
+            "tuning": {"instances": 2, "iterations": 60, "points": 5, "points_each": 3, "refinements": 1},
+            "methods": [
+                {"name": "prox-ed"},
+                {"name": "dapg", "use": "given", "parameters": {"eta": 0.1, "alpha": 0.2, "K": 2}},
+                {"name": "prox-dgd"},
+            ],
+        },
+        "small",
+    )
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MILODO_CACHE", str(tmp_path / "cache"))
+
+
+def without_clock(records):
+    return [{**record.__dict__, "seconds": 0.0} for record in records]
+
+
+def test_a_run_leaves_everything_a_report_needs(tmp_path):
+    folder = Benchmark(experiment(), tmp_path / "run").run()
+    run, records = read_json(folder / "run.json"), read_records(folder / "records.csv")
+    assert {r.method for r in records} == {"prox-ed", "dapg (given)", "prox-dgd"} == set(run["methods"])
+    assert {r.instance for r in records} == set(range(6))
+    assert run["tuning"].keys() == {"prox-ed", "prox-dgd"}
+    assert run["tuning"]["prox-ed"]["best"] == run["methods"]["prox-ed"]["parameters"]
+    assert run["methods"]["dapg (given)"]["rounds_per_iteration"] == 6
+    assert run["reference"]["largest"] <= 1e-14 and len(run["reference"]["values"]) == 6
+    assert run["provenance"]["config"]["problem"]["d"] == 8 and run["provenance"]["torch"]
+    last = {(r.method, r.instance): r for r in records}
+    assert {r.status for r in last.values()} == {"STEPS"} and {r.k for r in last.values()} == {60}
+    json.dumps(run, allow_nan=False)  # readable by any JSON reader
+
+
+def test_tuning_and_test_instances_never_meet(tmp_path):
+    folder = Benchmark(experiment(), tmp_path / "run").run()
+    tested = {r.seed for r in read_records(folder / "records.csv")}
+    tuned = set(read_json(folder / "run.json")["tuning"]["prox-ed"]["seeds"])
+    assert tested == set(instance_seeds("test", 6)) and tuned == set(instance_seeds("tuning", 2))
+    assert not tested & tuned
+
+
+def test_chunks_of_instances_give_the_records_of_one_batch(tmp_path):
+    parts = Benchmark(experiment(), tmp_path / "parts").run()
+    whole = Benchmark(experiment(batch=None), tmp_path / "whole").run()
+
+    def by_row(folder):
+        rows = {(r.method, r.instance, r.k): r for r in read_records(folder / "records.csv")}
+        return {key: (pytest.approx(r.loss, rel=1e-12), r.bytes, r.status) for key, r in sorted(rows.items())}
+
+    assert by_row(parts) == {key: (r[0].expected, *r[1:]) for key, r in by_row(whole).items()}
+
+
+def test_the_same_experiment_gives_the_same_records(tmp_path):
+    first = Benchmark(experiment(), tmp_path / "a").run()
+    second = Benchmark(experiment(), tmp_path / "b").run()
+    assert without_clock(read_records(first / "records.csv")) == without_clock(read_records(second / "records.csv"))
+
+
+def test_another_seed_means_other_instances(tmp_path):
+    other = experiment().model_copy(update={"seed": 1})
+    first, second = Benchmark(experiment(), tmp_path / "a").run(), Benchmark(other, tmp_path / "b").run()
+    seeds = [{r.seed for r in read_records(folder / "records.csv")} for folder in (first, second)]
+    assert not seeds[0] & seeds[1]
+
+
+@pytest.mark.parametrize("stop_at", [("prox-ed", 0), ("dapg (given)", 3), ("prox-dgd", 3)])
+def test_ctrl_c_keeps_what_was_recorded_and_resume_completes_it(tmp_path, monkeypatch, stop_at):
+    uninterrupted = Benchmark(experiment(), tmp_path / "whole").run()
+    look = Recorder.look
+
+    def stop(self, k, *args):
+        look(self, k, *args)
+        if (self.method, self.first) == stop_at and k >= 20:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Recorder, "look", stop)
+    with pytest.raises(Interrupted) as caught:
+        Benchmark(experiment(), tmp_path / "run").run()
+    kept = read_records(tmp_path / "run" / "records.csv")
+    cut = [r for r in kept if (r.method, r.instance) == stop_at]
+    assert cut[-1].status == "INTERRUPTED" and cut[-1].k >= 20
+    assert caught.value.total == 3
+    monkeypatch.setattr(Recorder, "look", look)
+    Benchmark(experiment(), tmp_path / "run").run(resume=True)
+
+    def key(row):
+        return row["method"], row["instance"], row["k"]
+
+    resumed = sorted(without_clock(read_records(tmp_path / "run" / "records.csv")), key=key)
+    assert resumed == sorted(without_clock(read_records(uninterrupted / "records.csv")), key=key)
+
+
+def test_a_folder_is_not_overwritten_unasked_nor_resumed_with_another_experiment(tmp_path):
+    Benchmark(experiment(), tmp_path / "run").run()
+    before = (tmp_path / "run" / "records.csv").read_bytes()
+    with pytest.raises(InvalidInput, match="already holds a run"):
+        Benchmark(experiment(), tmp_path / "run").run()
+    with pytest.raises(InvalidInput, match="another configuration"):
+        Benchmark(experiment(iterations=61), tmp_path / "run").run(resume=True)
+    assert (tmp_path / "run" / "records.csv").read_bytes() == before
+    Benchmark(experiment(iterations=61), tmp_path / "run").run(overwrite=True)
+
+
+def test_an_unwritable_folder_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "optimum", lambda *a, **k: pytest.fail("ran before the folder was checked"))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InvalidInput, match="cannot write to .*Choose another folder with --out"):
+        Benchmark(experiment(), tmp_path / "file" / "run").run()
+    if os.geteuid() != 0:  # root may write anywhere
+        closed = tmp_path / "closed"
+        closed.mkdir()
+        closed.chmod(stat.S_IRUSR | stat.S_IXUSR)
+        with pytest.raises(InvalidInput, match="cannot write to"):
+            Benchmark(experiment(), closed / "run").run()
+
+
+def test_tuning_is_found_in_the_cache_the_second_time(tmp_path, monkeypatch):
+    Benchmark(experiment(), tmp_path / "a").run()
+    monkeypatch.setattr(module, "tune", lambda *a, **k: pytest.fail("tuned again"))
+    said = []
+    Benchmark(experiment(), tmp_path / "b", lambda *event: said.append(event)).run()
+    assert ("tune Prox-ED", 1.0, "from the cache") in said
+    tunings = [read_json(tmp_path / name / "run.json")["tuning"]["prox-ed"] for name in "ab"]
+    assert tunings[0]["cached"] is False and tunings[1]["cached"] is True
+    assert tunings[0]["grid"] == tunings[1]["grid"]

@@ -1,0 +1,139 @@
+"""The command line, run as a person runs it: real processes, their output and exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from milodo.algorithms import METHODS
+from milodo.bench.records import read_records
+
+EXPERIMENT = """
+[problem]
+family = "lasso"
+n = 5
+d = 8
+N = 20
+
+[network]
+topology = "ring(5)"
+
+[run]
+iterations = {iterations}
+instances = 4
+
+[tuning]
+instances = 2
+iterations = 50
+points = 4
+
+[[methods]]
+name = "prox-ed"
+
+[[methods]]
+name = "pg-extra"
+"""
+
+
+def start(*arguments, cwd, **extra):
+    environment = {**os.environ, "MILODO_CACHE": str(cwd / "cache"), "COLUMNS": "160", "OMP_NUM_THREADS": "1", **extra}
+    return subprocess.Popen(
+        [sys.executable, "-m", "milodo", *map(str, arguments)],
+        cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def milodo(*arguments, cwd):
+    process = start(*arguments, cwd=cwd)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "small.toml").write_text(EXPERIMENT.format(iterations=60))
+    return tmp_path
+
+
+def test_help_teaches_and_names_every_method_and_command(tmp_path):
+    code, out, _ = milodo("--help", cwd=tmp_path)
+    assert code == 0
+    assert all(name in out for name in METHODS)
+    for command in ("demo", "bench", "tune", "report", "topology"):
+        assert command in out
+        code, text, _ = milodo(command, "--help", cwd=tmp_path)
+        assert code == 0 and len(text) > 200
+
+
+def test_bench_tune_and_report_from_a_file_to_a_page(folder):
+    code, out, err = milodo("tune", "small.toml", cwd=folder)
+    assert code == 0, err
+    assert "gamma" in out and "runs/small" in out
+    code, out, err = milodo("bench", "small.toml", "--resume", cwd=folder)
+    assert code == 0, err
+    assert "tune" not in out  # found in the folder
+    assert "Prox-ED" in out and "PG-EXTRA" in out and "gap 0.001" in out
+    for name in ("records.csv", "run.json", "report.html", "figures"):
+        assert (folder / "runs" / "small" / name).exists(), name
+    (folder / "runs" / "small" / "report.html").unlink()
+    code, out, err = milodo("report", "runs/small", cwd=folder)
+    assert code == 0, err
+    assert (folder / "runs" / "small" / "report.html").stat().st_size > 10_000
+
+
+def test_seed_and_dtype_change_the_run(folder):
+    assert milodo("bench", "small.toml", "--seed", 3, "--dtype", "float32", "--out", "there", cwd=folder)[0] == 0
+    rows = read_records(folder / "there" / "records.csv")
+    assert rows[-1].bytes == 4 * rows[-1].floats
+    assert min(row.seed for row in rows) == 12_000_000  # four purposes of a million seeds each, before seed 3
+
+
+def test_topology_prints_facts_and_draws(tmp_path):
+    code, out, err = milodo("topology", "grid(3x3)", "--out", "grid.svg", cwd=tmp_path)
+    assert code == 0, err
+    assert "9 nodes, 12 edges, diameter 4" in out and "fastest" in out
+    assert "<svg" in (tmp_path / "grid.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("bench", "nosuch.toml"), "no experiment 'nosuch.toml'"),
+        (("bench", "dem"), "unknown experiment 'dem'. Did you mean 'demo'?"),
+        (("topology", "rnig(3)"), "unknown topology 'rnig'. Did you mean 'ring'?"),
+        (("topology", "pairs.txt"), "disconnected"),
+        (("report", "nowhere"), "nowhere"),
+        (("bench", "small.toml", "--dtype", "float16"), "'dtype' in [run] is 'float16'"),
+        (("bench", "small.toml", "--out", "small.toml/run"), "cannot write to"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_on_stderr_and_exit_code_2(folder, arguments, says):
+    (folder / "pairs.txt").write_text("a b\nc d\n")
+    code, out, err = milodo(*arguments, cwd=folder)
+    assert code == 2
+    assert says in err and "Traceback" not in err and err.count("\n") == 1
+    assert out == ""
+
+
+def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):
+    (folder / "long.toml").write_text(EXPERIMENT.format(iterations=3_000_000))
+    process = start("bench", "long.toml", cwd=folder)
+    run = folder / "runs" / "long" / "run.json"
+    deadline = time.monotonic() + 60
+    while not (run.exists() and '"reference"' in run.read_text()):  # the race has begun
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert re.search(r"milodo bench long.toml --out runs/long --resume", err)
+    rows = read_records(folder / "runs" / "long" / "records.csv")
+    assert rows and {row.status for row in rows} == {"RUNNING", "INTERRUPTED"}

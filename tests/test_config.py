@@ -1,0 +1,98 @@
+"""A wrong experiment gets one sentence with file, table, key and the nearest right word, before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from milodo.config import find_experiment, load_experiment
+from milodo.errors import InvalidInput
+
+GOOD = """
+[problem]
+family = "lasso"
+n = 5
+d = 8
+N = 20
+lam = 0.1
+
+[network]
+topology = "ring(5)"
+
+[run]
+iterations = 100
+
+[[methods]]
+name = "prox-ed"
+"""
+
+
+def load(tmp_path: Path, text: str, **overrides):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return load_experiment(path, **overrides)
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "experiments").glob("*.toml")), ids=lambda p: p.stem)
+def test_every_shipped_experiment_is_valid_and_found_by_its_name(path):
+    experiment = load_experiment(find_experiment(path.stem))
+    assert experiment.name == path.stem
+    assert experiment.run.instances >= 32
+
+
+def test_defaults_and_overrides(tmp_path):
+    experiment = load(tmp_path, GOOD, seed=7, dtype="float32")
+    assert (experiment.name, experiment.seed, experiment.run.dtype, experiment.run.instances) == ("mine", 7, "float32", 32)
+    assert experiment.methods[0].use == "tuned"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("lam = 0.1", "lamda = 0.1"), r"mine.toml: unknown key 'lamda' in \[problem\]. Did you mean 'lam'\?"),
+        (('topology = "ring(5)"', 'topolgy = "ring(5)"'), r"unknown key 'topolgy' in \[network\]. Did you mean 'topology'\?"),
+        (('name = "prox-ed"', 'name = "prox-de"'), "unknown method 'prox-de'. Did you mean 'prox-ed'"),
+        (('family = "lasso"', 'family = "laso"'), "unknown family 'laso'. Did you mean 'lasso'"),
+        (('topology = "ring(5)"', 'topology = "ring(6)"'), r"the topology ring\(6\) has 6 nodes, but \[problem\] says n = 5"),
+        (('topology = "ring(5)"', 'topology = "rnig(5)"'), "unknown topology 'rnig'. Did you mean 'ring'"),
+        (('topology = "ring(5)"', 'topology = "ring(5)"\nweights = "metropolitan"'), "unknown weights 'metropolitan'. Did you mean 'metropolis'"),
+        (("lam = 0.1", "lam = -0.1"), r"'lam' in \[problem\] is -0.1"),
+        (("iterations = 100", "iterations = 0"), r"'iterations' in \[run\] is 0"),
+        (("iterations = 100", 'iterations = "many"'), r"'iterations' in \[run\] is 'many'"),
+        (("iterations = 100", 'iterations = 100\ndtype = "float16"'), r"'dtype' in \[run\] is 'float16'"),
+        (("iterations = 100", 'iterations = 100\ndevice = "gpu9"'), "device 'gpu9' is not to be had here"),
+        (("[run]\niterations = 100\n", ""), r"needs \[run\]"),
+        (("iterations = 100", "instances = 32"), r"\[run\] needs 'iterations'"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[[methods]]\nname = "prox-ed"'), "listed twice"),
+        (('name = "prox-ed"', 'name = "prox-ed"\nuse = "given"'), "give all of its parameters"),
+        (('name = "prox-ed"', 'name = "prox-ed"\nuse = "given"\nparameters = {gamma = -1.0}'), "Prox-ED: gamma is -1, but a step size must be"),
+        (('name = "prox-ed"', 'name = "prox-ed"\nuse = "given"\nparameters = {gama = 1.0}'), "unknown parameter 'gama'. Did you mean 'gamma'"),
+        (('name = "prox-ed"', 'name = "prox-ed"\nparameters = {gamma = 1.0}'), "would ignore them"),
+        (('name = "prox-ed"', 'name = "prox-ed"\nuse = "published"'), "publishes no step size"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[report]\nbaseline = "dapg"'), r"\[report\] baseline: unknown method 'dapg'"),
+        (("lam = 0.1", '[problem.regularizer]\nkind = "elastic"'), "unknown regularizer 'elastic'. Did you mean 'elastic_net'"),
+        (("lam = 0.1", '[problem.regularizer]\nkind = "box"\nlow = 1.0'), "regularizer 'box' takes low, high, but got low"),
+        (("lam = 0.1", '[problem.regularizer]\nkind = "box"\nlwo = 1.0'), r"unknown key 'lwo' in \[problem.regularizer\]. Did you mean 'low'"),
+        (("[problem]", "[problem"), "not valid TOML"),
+    ],
+)  # fmt: skip
+def test_a_mistake_gets_one_sentence(tmp_path, change, says):
+    assert change[0] in GOOD
+    with pytest.raises(InvalidInput, match=says) as caught:
+        load(tmp_path, GOOD.replace(*change))
+    assert str(caught.value).startswith(str(tmp_path / "mine.toml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_suggests_its_neighbour(tmp_path):
+    (tmp_path / "lasso.toml").write_text(GOOD)
+    with pytest.raises(InvalidInput, match="Did you mean .*lasso.toml"):
+        load_experiment(tmp_path / "laso.toml")
+    with pytest.raises(InvalidInput, match="unknown experiment 'dmo'. Did you mean 'demo'"):
+        find_experiment("dmo")
+
+
+def test_any_regularizer_can_be_asked_for(tmp_path):
+    text = GOOD.replace("lam = 0.1", '[problem.regularizer]\nkind = "elastic_net"\nlam = 0.1\nmu = 0.2')
+    assert "ElasticNet(lam=0.1, mu=0.2)" in load(tmp_path, text).problem.build().name

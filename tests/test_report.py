@@ -1,0 +1,389 @@
+"""Figures and the page, from synthetic records: whole, bare, hostile and broken ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import image
+from plotly.offline import get_plotlyjs
+
+from milodo.bench.records import Record, write_json, write_records
+from milodo.errors import InvalidInput
+from milodo.report import draw_topology, write_figures, write_report
+from milodo.report.layout import layout, node_size
+from milodo.report.run import Run
+from milodo.report.words import amount, number, summary
+from milodo.topology import EXAMPLES, topology
+
+KS = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
+
+
+def look(method: str, instance: int, k: int, gap: float, status: str, rounds: int = 1) -> Record:
+    return Record(
+        method=method, instance=instance, seed=100 + instance, k=k, rounds=rounds * k, messages=20 * rounds * k,
+        floats=6000 * rounds * k, bytes=48000 * rounds * k, seconds=2e-4 * rounds * k, loss=3 + gap, gap=gap,
+        consensus=0.1 * gap if k else 0.0, status=status,
+    )  # fmt: skip
+
+
+def records_of(rates: dict[str, float], instances: int = 4, ending: dict[str, str] | None = None) -> list[Record]:
+    """gap = 10^(1 - rate k), a little different on every instance; DAPG needs 8 rounds an iteration."""
+    rows = []
+    for method, rate in rates.items():
+        end = (ending or {}).get(method, "STEPS")
+        ks = KS[: KS.index(50) + 1] if end in ("DIVERGED", "INTERRUPTED") else KS
+        for i in range(instances):
+            for k in ks:
+                gap = 10 ** max(1 - rate * (1 + 0.1 * i) * k, -15)
+                last = k == ks[-1]
+                gap = math.nan if last and end == "DIVERGED" else gap
+                rows.append(look(method, i, k, gap, end if last else "RUNNING", 8 if method == "dapg" else 1))
+    return rows
+
+
+def complete() -> dict[str, Any]:
+    """A run.json with everything in it."""
+    ring = topology("ring(10)")
+    how = {"prox-ed": "tuned", "prox-ed (published)": "published", "dapg": "tuned", "wild": "given", "cut": "given"}
+    labels = {
+        "prox-ed": "Prox-ED",
+        "prox-ed (published)": "Prox-ED (published)",
+        "dapg": "DAPG",
+        "wild": "Wild",
+        "cut": "Cut short",
+    }
+    grid = [
+        {"parameters": {"gamma": 0.01}, "score": 900.0, "reached": True, "gap": 1e-3, "diverged": False},
+        {"parameters": {"gamma": 0.05}, "score": 400.0, "reached": True, "gap": 1e-3, "diverged": False},
+        {"parameters": {"gamma": 5.0}, "score": None, "reached": False, "gap": None, "diverged": True},
+    ]
+    tuning = {"target": 1e-3, "iterations": 3000, "cost": "iterations", "instances": 8, "seeds": [1, 2], "candidates": 3}
+    return {
+        "format": 1, "name": "demo", "title": "LASSO on a ring of ten nodes",
+        "description": "Ten nodes look for a sparse vector.",
+        "problem": "lasso(10,300,10,0.1)", "instances": 4, "runtime": "simulated",
+        "topology": {
+            "name": "ring(10)", "n": 10, "edges": [list(edge) for edge in ring.edges], "diameter": 5, "weights": "metropolis",
+            "contraction": 0.8727, "fingerprint": ring.fingerprint,
+        },
+        "methods": {
+            key: {"label": label, "parameters": {"gamma": 0.05}, "how": how[key], "rounds_per_iteration": 1, "exact": True}
+            for key, label in labels.items()
+        },
+        "tuning": {
+            "prox-ed": {**tuning, "best": {"gamma": 0.05}, "score": 400.0, "reached": True, "grid": grid, "cached": False}
+        },
+        "reference": {"kind": "duality gap", "largest": 1.7e-15, "values": [3.0, 3.1, 3.2, None]},
+        "gaps": [0.1, 0.01, 0.001], "baseline": "prox-ed",
+        "provenance": {
+            "milodo": "0.1.0", "commit": "abc123", "python": "3.11", "seed": 0, "started": "2026-11-15T19:00:00+00:00",
+            "command": "milodo bench demo", "config": {"problem": {"family": "lasso"}, "run": {"iterations": 1000}},
+        },
+    }  # fmt: skip
+
+
+def make_run(folder: Path, run: dict[str, Any], records: list[Record]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_records(folder / "records.csv", records)
+    write_json(folder / "run.json", run)
+    return folder
+
+
+def complete_run(folder: Path) -> Path:
+    rates = {"prox-ed": 0.01, "prox-ed (published)": 0.004, "dapg": 0.1, "wild": -0.1, "cut": 0.01}
+    return make_run(folder, complete(), records_of(rates, ending={"wild": "DIVERGED", "cut": "INTERRUPTED"}))
+
+
+@pytest.fixture
+def pageonly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the pictures as files, which take seconds."""
+    monkeypatch.setattr("milodo.report.html.write_figures_of", lambda run: [])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = complete_run(tmp_path_factory.mktemp("runs") / "demo")
+    write_report(folder)
+    return folder
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the text outside of scripts, and what scripts hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.text += data
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return json.loads(self.scripts[0])
+
+
+def page_of(folder: Path) -> Page:
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+def colours(pixels: np.ndarray) -> int:
+    """How many different ones; a blank picture has one."""
+    rgb = (pixels[::2, ::2, :3] * 255).astype(np.int64)
+    return len(np.unique(rgb @ np.array([1, 256, 65536])))
+
+
+def report(folder: Path) -> Page:
+    return Page(write_report(folder).read_text(encoding="utf-8"))
+
+
+def test_the_page_says_everything_that_is_known(whole):
+    text = " ".join(page_of(whole).text.split())
+    for said in (
+        "LASSO on a ring of ten nodes", "Ten nodes look for a sparse vector.", "lasso(10,300,10,0.1)", "metropolis", "0.8727",
+        "duality gap", "1.7 × 10⁻¹⁵", "abc123", "milodo bench demo", "15 November 2026",
+        "What a gap costs", "speed-up in bytes over Prox-ED", "Published and tuned",
+        "chosen from 3 candidates on 8 other instances by the fewest iterations to a gap of 0.001",
+        "stopped by the user; what was recorded is kept", "the loss is no longer finite",
+        "Seconds count the time spent in steps only",
+        "f(x̄) + r(x̄) − f*", "an absolute difference",
+    ):  # fmt: skip
+        assert said in text, said
+
+
+def test_the_sections_come_in_order(whole):
+    ids = [attrs["id"] for tag, attrs in page_of(whole).tags if tag == "section"]
+    assert ids == ["network", "race", "speed", "end", "tuning", "certificate", "origin"]
+    levels = [int(tag[1]) for tag, _ in page_of(whole).tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(b <= a + 1 for a, b in pairwise(levels)), "a level of headings is skipped"
+
+
+def test_the_summary_is_computed_from_the_records(whole):
+    # Rates 0.01 and 0.1 times 1, 1.1, 1.2, 1.3: 4 / rate iterations from a gap of 10 to 1e-3, median over four instances.
+    expected = np.median([4 / (0.1 * (1 + 0.1 * i)) for i in range(4)])
+    said = summary(Run(whole))
+    assert said.startswith(f"DAPG reaches a gap of 0.001 in {round(expected)} iterations, 10× fewer than Prox-ED")
+    assert "do not get there" in said and "Wild" in said
+    assert said in " ".join(page_of(whole).text.split())
+
+
+def test_the_charts_get_the_medians_and_no_infinity(whole):
+    data = page_of(whole).data
+    assert [axis["key"] for axis in data["axes"]] == ["k", "rounds", "bytes", "seconds"]
+    gap = data["charts"][0]["lines"][0]
+    expected = [np.median([10 ** max(1 - 0.01 * (1 + 0.1 * i) * k, -15) for i in range(4)]) for k in KS]
+    assert gap["median"] == pytest.approx(expected, rel=1e-4)
+    assert gap["x"]["bytes"][1:] == [48000 * k for k in KS[1:]]
+    wild = data["charts"][0]["lines"][3]
+    assert wild["median"][-1] is None
+
+
+def test_the_page_loads_nothing_from_anywhere(whole):
+    text = (whole / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    for tag, attrs in page.tags:
+        for name in ("src", "srcset", "data", "action", "poster", "background"):
+            assert name not in attrs, (tag, attrs)
+        href = attrs.get("href") or ""
+        assert href.startswith(("#", "figures/")) or not href, href
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
+    own = text.replace(get_plotlyjs().replace("\r\n", "\n"), "")
+    assert len(own) < len(text)
+    assert not re.search(r"https?://|url\(|@import", own)
+    policy = next(attrs["content"] or "" for tag, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'") and "http" not in policy
+
+
+def test_every_link_to_a_figure_leads_to_a_picture_that_is_not_blank(whole):
+    links = [
+        attrs["href"] or ""
+        for tag, attrs in page_of(whole).tags
+        if tag == "a" and (attrs.get("href") or "").startswith("figures/")
+    ]
+    names = {Path(link).stem for link in links}
+    curves = {f"{q}-{a}" for q in ("gap", "consensus") for a in ("iterations", "rounds", "bytes", "seconds")}
+    assert names == curves | {"race", "topology"}
+    for link in links:
+        path = whole / link
+        if path.suffix == ".png":
+            pixels = image.imread(path)
+            assert min(pixels.shape[:2]) > 300
+            assert colours(pixels) > 10, f"{link} is blank"
+        else:
+            assert path.read_text().count("<path") > 10, f"{link} is blank"
+
+
+def test_the_same_records_give_the_same_files(whole, tmp_path):
+    for path in write_figures(complete_run(tmp_path / "again")):
+        assert path.read_bytes() == (whole / "figures" / path.name).read_bytes(), path.name
+
+
+def test_pictures_leave_no_global_state(tmp_path):
+    before = dict(matplotlib.rcParams)
+    draw_topology(topology("ring(5)"), tmp_path / "ring")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_nothing_is_printed(tmp_path, capfd):
+    write_report(make_run(tmp_path / "quiet", {"format": 1, "name": "quiet"}, records_of({"m": 0.01}, instances=2)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_bare_run_has_the_race_and_no_invented_section(tmp_path):
+    page = report(make_run(tmp_path / "bare", {"format": 1, "name": "bare"}, records_of({"prox-ed": 0.01, "dapg": 0.02})))
+    ids = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
+    assert ids == ["race", "end", "origin"]
+    assert "bare" in page.text and "dapg ends with a gap of" in page.text
+    assert not (tmp_path / "bare" / "figures" / "topology.png").exists()
+
+
+@pytest.mark.parametrize("key", [key for key in complete() if key not in ("format", "name")])
+@pytest.mark.parametrize("value", ["missing", None, 7, "text", [], {}, ["x"], {"x": "y"}])
+@pytest.mark.usefixtures("pageonly")
+def test_any_part_may_be_missing_or_odd(tmp_path, key, value):
+    run = complete()
+    run.pop(key) if value == "missing" else run.update({key: value})
+    report(make_run(tmp_path, run, records_of({"prox-ed": 0.01, "prox-ed (published)": 0.004, "dapg": 0.1})))
+
+
+def test_without_a_certified_optimum_the_loss_is_shown_and_no_gap(tmp_path):
+    """The loss is negative here, which a log scale could not show."""
+    records = [look("m", 0, k, math.nan, "STEPS" if k == 1000 else "RUNNING") for k in KS]
+    records = [Record(**{**vars(r), "loss": -1 + 1 / (1 + r.k), "consensus": 0.5}) for r in records]
+    page = report(make_run(tmp_path / "run", {"format": 1, "name": "no optimum", "gaps": [0.1]}, records))
+    assert [chart["key"] for chart in page.data["charts"]] == ["loss", "consensus"]
+    assert page.data["charts"][0]["lines"][0]["median"][-1] == pytest.approx(-1 + 1 / 1001, rel=1e-4)
+    assert "No optimum was certified" in page.text and "What a gap costs" not in page.text
+    assert (tmp_path / "run" / "figures" / "loss-iterations.png").exists()
+
+
+@pytest.mark.usefixtures("pageonly")
+def test_one_instance_has_no_quartiles(tmp_path):
+    page = report(make_run(tmp_path / "one", complete(), records_of({"prox-ed": 0.01, "dapg": 0.1}, instances=1)))
+    assert "on one instance" in page.text and "One instance." in page.text
+    assert "quartiles" not in page.text
+
+
+def test_only_a_diverged_method_still_makes_a_page(tmp_path):
+    rows = [look("wild", 0, 0, 1.0, "RUNNING"), look("wild", 0, 1, math.inf, "DIVERGED")]
+    assert "diverged" in report(make_run(tmp_path / "wild", complete(), rows)).text
+
+
+def test_a_run_cut_off_at_its_start_and_a_single_node_still_make_a_page(tmp_path):
+    start = [look("m", i, 0, 1.0, "INTERRUPTED") for i in range(3)]
+    assert "stopped by the user" in report(make_run(tmp_path / "start", complete(), start)).text
+    alone = [
+        Record(**{**vars(r), "rounds": 0, "messages": 0, "floats": 0, "bytes": 0, "consensus": 0.0})
+        for r in records_of({"m": 0.01})
+    ]
+    page = report(make_run(tmp_path / "alone", {"format": 1, "name": "alone"}, alone))
+    assert [axis["key"] for axis in page.data["axes"]] == ["k", "seconds"]
+    assert "Nothing to draw" in page.text
+
+
+@pytest.mark.usefixtures("pageonly")
+def test_methods_without_records_are_named(tmp_path):
+    page = report(make_run(tmp_path / "early", complete(), records_of({"prox-ed": 0.01})))
+    assert "No records yet: Prox-ED (published), DAPG, Wild and Cut short." in page.text
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}&$x_y$"
+
+
+def test_hostile_strings_stay_text(tmp_path):
+    def poison(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: poison(entry) for key, entry in value.items()}
+        return HOSTILE if isinstance(value, str) and value != "prox-ed" else value
+
+    run = poison(complete()) | {"name": HOSTILE}
+    run["methods"][HOSTILE] = {"label": HOSTILE, "parameters": {HOSTILE: HOSTILE}, "how": HOSTILE}
+    run["provenance"][HOSTILE] = HOSTILE
+    page = report(make_run(tmp_path / "hostile", run, records_of({"prox-ed": 0.01, HOSTILE: 0.02})))
+    assert [tag for tag, _ in page.tags].count("script") == 3  # the data, plotly and ours
+    assert all(tag != "img" and not any(name.startswith("on") for name in attrs) for tag, attrs in page.tags)
+    assert page.text.count(HOSTILE) > 5
+    assert page.data["methods"][1]["label"].startswith(HOSTILE)
+
+
+@pytest.mark.parametrize("write", [write_report, write_figures])
+def test_a_folder_without_records_is_refused_in_one_sentence(tmp_path, write):
+    with pytest.raises(InvalidInput, match="no run folder"):
+        write(tmp_path / "nowhere")
+    with pytest.raises(InvalidInput, match="no records"):
+        write(tmp_path)
+    write_records(tmp_path / "records.csv", [])
+    with pytest.raises(InvalidInput, match="holds no records"):
+        write(tmp_path)
+    write_records(tmp_path / "records.csv", records_of({"m": 0.1}))
+    with pytest.raises(InvalidInput, match=r"no run\.json"):
+        write(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", [*EXAMPLES, "ring(1)", "ring(2)", "path(40)", "tree(2)", "tree(60)", "grid(1x5)", "regular(400,3)"]
+)
+def test_every_topology_has_a_picture_in_which_nodes_lie_apart(tmp_path, name):
+    graph = topology(name)
+    x = layout(graph)
+    assert x.shape == (graph.n, 2) and np.isfinite(x).all() and (x >= -1e-9).all() and (x <= 1 + 1e-9).all()
+    if graph.n <= 100:
+        apart = [np.linalg.norm(x[i] - x[j]) for i in range(graph.n) for j in range(i)]
+        assert min(apart, default=1) > node_size(x) * 0.99
+    paths = draw_topology(graph, tmp_path / name)
+    assert [path.name for path in paths] == [f"{name}.png", f"{name}.svg"]
+    assert colours(image.imread(paths[0])) > 5
+
+
+def test_neighbours_on_a_ring_grid_and_tree_are_drawn_as_neighbours():
+    ring, grid, tree = (topology(name) for name in ("ring(10)", "grid(3x4)", "tree(10)"))
+    x = layout(ring)
+    assert np.ptp([np.linalg.norm(x[i] - x[j]) for i, j in ring.edges]) < 1e-9
+    x = layout(grid)
+    assert all(np.isclose(x[i], x[j]).sum() == 1 for i, j in grid.edges)  # horizontal or vertical
+    x = layout(tree)
+    assert all(x[i, 1] > x[j, 1] for i, j in tree.edges)  # a parent above its child
+    shuffled = topology("ring(10)").relabelled((3, 1, 4, 0, 5, 9, 2, 6, 8, 7))
+    x = layout(shuffled)
+    assert np.ptp([np.linalg.norm(x[i] - x[j]) for i, j in shuffled.edges]) < 1e-9
+
+
+def test_draw_topology_keeps_to_the_format_asked_for(tmp_path):
+    assert draw_topology(topology("ring(5)"), tmp_path / "a.svg") == [tmp_path / "a.svg"]
+    assert draw_topology(topology("ring(5)"), str(tmp_path / "b.png")) == [tmp_path / "b.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.svg", "b.png"]
+
+
+def test_numbers_are_written_as_a_person_would():
+    assert [number(v) for v in (0, 1, 0.05, 1e-3, 1e-5, 123456, 2.5e9, math.inf)] == [
+        "0", "1", "0.05", "0.001", "10⁻⁵", "123,000", "2.5 × 10⁹", "∞",
+    ]  # fmt: skip
+    assert amount(160.4, "k") == "160 iterations"
+    assert amount(1.234e6, "bytes") == "1.23 MB"
+    assert amount(0.0123, "seconds") == "12.3 ms"
+    assert amount(999.9, "bytes") == "1 kB"

@@ -1,0 +1,236 @@
+"""The page in a real browser: Debian's chromium, headless, without a network."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_report import complete, complete_run, make_run, records_of
+
+from milodo.report import write_report
+
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run", "--disable-dev-shm-usage",
+)  # fmt: skip
+CHARTS = ("chart-gap", "chart-consensus")
+
+# What a chart is made of, as a plain object.
+LOOK = """
+const chart = document.getElementById(arguments[0]);
+return {
+  lines: chart.querySelectorAll('.scatterlayer .trace .js-line').length,
+  drawn: [...chart.querySelectorAll('.scatterlayer .js-line')].every(p => (p.getAttribute('d') || '').length > 2),
+  xtitle: chart.querySelector('.xtitle').textContent,
+  shown: chart.data.filter(t => t.visible !== false).map(t => t.meta),
+  names: chart.data.filter(t => t.name).map(t => t.name),
+  text: getComputedStyle(chart.querySelector('.xtitle')).fill,
+  colours: chart.data.filter(t => t.name).map(t => t.line.color),
+  width: chart.getBoundingClientRect().width,
+};
+"""
+
+
+def _missing() -> str | None:
+    absent = [path.name for path in (CHROMIUM, DRIVER) if not path.exists()]
+    return f"chromium or chromedriver is not installed: no {' and no '.join(absent)} in /usr/bin" if absent else None
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if reason := _missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    webdriver = pytest.importorskip("selenium.webdriver")
+    profile = tmp_path_factory.mktemp("profile")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            patch.delenv(name)  # the driver is spoken to on localhost
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+        yield driver
+        driver.quit()
+    shutil.rmtree(profile, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(complete_run(tmp_path_factory.mktemp("runs") / "demo"))
+
+
+@pytest.fixture
+def visit(browser: Any, page: Path) -> Callable[..., Any]:
+    """visit(width, scheme, media): the page, loaded afresh; returns the browser."""
+
+    def load(width: int = 1200, scheme: str = "light", media: str = "", path: Path = page) -> Any:
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        _emulate(browser, scheme, media)
+        browser.get_log("browser"), browser.get_log("performance")  # of the page before
+        browser.get(path.resolve().as_uri())
+        return browser
+
+    return load
+
+
+def _emulate(browser: Any, scheme: str, media: str = "") -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def _wait(browser: Any, true: Callable[[], bool]) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, 20, poll_frequency=0.05).until(lambda _: true())
+
+
+def _look(browser: Any, chart: str) -> dict[str, Any]:
+    return browser.execute_script(LOOK, chart)
+
+
+def _find(browser: Any, selector: str) -> Any:
+    return browser.find_element("css selector", selector)
+
+
+def test_the_page_loads_without_complaint_and_without_a_network(visit):
+    browser = visit()
+    assert browser.get_log("browser") == []
+    requests = [entry["message"] for entry in browser.get_log("performance") if '"Network.requestWillBeSent"' in entry["message"]]
+    assert requests and all(
+        '"url":"file:' in request or '"url":"data:' in request or '"url":"blob:' in request for request in requests
+    )
+
+
+def test_both_charts_draw_a_line_and_a_band_for_every_method(visit):
+    browser = visit()
+    for chart in CHARTS:
+        seen = _look(browser, chart)
+        assert seen["names"] == ["Prox-ED", "Prox-ED (published)", "DAPG", "Wild", "Cut short"]
+        assert seen["lines"] == 10 and seen["drawn"]
+        assert seen["xtitle"] == "iterations"
+
+
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [("rounds", "rounds of communication"), ("bytes", "bytes sent by all nodes"), ("seconds", "seconds spent in steps")],
+)
+def test_choosing_a_cost_changes_both_charts_and_the_table(visit, key, title):
+    browser = visit()
+    _find(browser, f"input[name=axis][value={key}]").click()
+    _wait(browser, lambda: all(_look(browser, chart)["xtitle"] == title for chart in CHARTS))
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('[data-panel]')].filter(p => p.offsetParent).map(p => p.dataset.panel)"
+    )
+    assert shown == [key]
+    assert _find(browser, f"input[name=table-axis][value={key}]").is_selected()
+
+
+def test_the_controls_work_from_the_keyboard(visit):
+    browser = visit()
+    _find(browser, "input[name=axis][value=k]").send_keys("\ue014")  # arrow right
+    _wait(browser, lambda: _look(browser, "chart-gap")["xtitle"] == "rounds of communication")
+    _find(browser, "input[data-method='2']").send_keys(" ")
+    _wait(browser, lambda: 2 not in _look(browser, "chart-gap")["shown"])
+
+
+def test_a_toggle_hides_line_and_band_in_both_charts_and_brings_them_back(visit):
+    browser = visit()
+    toggle = _find(browser, "input[data-method='0']")
+    toggle.click()
+    _wait(browser, lambda: all(0 not in _look(browser, chart)["shown"] for chart in CHARTS))
+    assert all(_look(browser, chart)["lines"] == 8 for chart in CHARTS)
+    toggle.click()
+    _wait(browser, lambda: all(_look(browser, chart)["shown"].count(0) == 2 for chart in CHARTS))
+
+
+def test_dark_and_light_recolour_page_and_charts_while_open(visit):
+    browser = visit()
+    background = "return getComputedStyle(document.body).backgroundColor"
+    light, light_charts = browser.execute_script(background), [_look(browser, chart) for chart in CHARTS]
+    _emulate(browser, "dark")
+    _wait(browser, lambda: all(_look(browser, c)["text"] != old["text"] for c, old in zip(CHARTS, light_charts, strict=True)))
+    assert browser.execute_script(background) != light
+    for chart, old in zip(CHARTS, light_charts, strict=True):
+        assert set(_look(browser, chart)["colours"]).isdisjoint(old["colours"])
+    _emulate(browser, "light")
+    _wait(browser, lambda: [_look(browser, c)["colours"] for c in CHARTS] == [old["colours"] for old in light_charts])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_background(visit, scheme):
+    """Contrast of at least 4.5 to 1 (WCAG AA), computed from the colours in use."""
+    browser = visit(scheme=scheme)
+    worst = browser.execute_script("""
+        const rgb = c => c.match(/[\\d.]+/g).map(Number);
+        const linear = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+        const light = c => { const [r, g, b] = rgb(c).map(v => linear(v / 255)); return .2126 * r + .7152 * g + .0722 * b; };
+        const behind = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+                              if (!/, 0\\)$|transparent/.test(c)) return c; } return 'rgb(255,255,255)'; };
+        let worst = [99, ''];
+        const texts = 'h1,h2,h3,p,dt,dd,th,td,caption,figcaption,legend,summary,a,.note,.main,.chip,.segments span,.status b';
+        for (const e of document.querySelectorAll(texts)) {
+          if (!e.textContent.trim() || !e.offsetParent) continue;
+          const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
+          const ratio = (a + .05) / (b + .05);
+          if (ratio < worst[0]) worst = [ratio, e.outerHTML.slice(0, 120)];
+        }
+        return worst;""")
+    assert worst[0] >= 4.5, worst
+
+
+def test_a_phone_never_scrolls_sideways(visit):
+    browser = visit(width=375)
+    browser.execute_script("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    width, window = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert window == 375 and width <= window
+    assert all(280 <= _look(browser, chart)["width"] <= 375 for chart in CHARTS)
+
+
+def test_every_control_has_a_name(visit):
+    browser = visit()
+    unnamed = (
+        "return [...document.querySelectorAll('input')].filter(i => !i.labels.length || !i.labels[0].textContent.trim()).length"
+    )
+    assert browser.execute_script(unnamed) == 0
+    assert browser.execute_script("return document.documentElement.lang") == "en"
+
+
+def test_on_paper_controls_are_gone_and_everything_is_unfolded(visit):
+    browser = visit()
+    _emulate(browser, "dark", media="print")
+    _wait(browser, lambda: browser.execute_script("return [...document.querySelectorAll('details')].every(d => d.open)"))
+    seen = browser.execute_script("""
+        const shown = s => [...document.querySelectorAll(s)].filter(e => e.getClientRects().length).length;
+        return {controls: shown('.control'), tables: shown('[data-panel]'), legend: shown('.legend'),
+                background: getComputedStyle(document.body).backgroundColor};""")
+    assert seen == {"controls": 0, "tables": 4, "legend": 1, "background": "rgb(255, 255, 255)"}
+    _emulate(browser, "light")
+    _wait(browser, lambda: not browser.execute_script("return [...document.querySelectorAll('details')].some(d => d.open)"))
+
+
+def test_it_prints(visit):
+    pdf = visit().execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
+    assert base64.b64decode(pdf["data"]).startswith(b"%PDF")
+
+
+def test_a_hostile_label_is_drawn_as_text(visit, tmp_path):
+    hostile = "</script><img src=x onerror=window.hit=1><b>bold</b>"
+    run = complete() | {"title": hostile, "baseline": hostile}
+    run["methods"] = {hostile: {"label": hostile}}
+    path = write_report(make_run(tmp_path / "hostile", run, records_of({hostile: 0.01})))
+    browser = visit(path=path)
+    assert browser.execute_script("return window.hit") is None
+    assert browser.get_log("browser") == []
+    assert _find(browser, "h1").text == hostile
+    assert hostile in _find(browser, ".chip").text

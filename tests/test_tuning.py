@@ -1,0 +1,109 @@
+"""Tuning finds what a brute-force search finds, on any method, and says what it tried."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from milodo.algorithms import DAPG, METHODS, Choice, ProxDGD, ProxED
+from milodo.bench import cache
+from milodo.bench.tuning import Search, tune
+from milodo.network import StackedNetwork
+from milodo.problems import Lasso, instance_seeds, optimum
+from milodo.solve import StackedObserver, iterate, mean_point
+
+OBSERVER = StackedObserver()
+NET = StackedNetwork("ring(5)")
+PROBLEM = Lasso(5, 12, 8, 0.1).sample(instance_seeds("tuning", 3))
+OPTIMUM = optimum(PROBLEM).value
+SEARCH = Search(target=1e-4, iterations=300, points=7, points_each=4, refinements=1)
+
+
+@torch.no_grad()
+def iterations_to(algorithm, target=1e-4, limit=300):
+    """One candidate alone, looked at in every iteration."""
+    for k, state in zip(range(limit + 1), iterate(algorithm, PROBLEM, NET), strict=False):
+        gap = float((PROBLEM.objective(mean_point(state.x, OBSERVER), OBSERVER) - OPTIMUM).mean())
+        if gap <= target:
+            return k
+    return math.inf
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_can_be_tuned_and_its_result_runs(name):
+    found = tune(METHODS[name], PROBLEM, NET, OPTIMUM, SEARCH)
+    assert set(found.best) == set(METHODS[name].space)
+    METHODS[name](**found.best)
+    assert math.isfinite(found.score)
+    assert any(trial.parameters == found.best for trial in found.trials)
+
+
+@pytest.mark.parametrize("method", [ProxED, DAPG])
+def test_a_batched_trial_scores_what_the_candidate_alone_needs(method):
+    found = tune(method, PROBLEM, NET, OPTIMUM, SEARCH)
+    assert found.reached
+    # The score interpolates between samples, 40 a decade: within two of them, and one iteration of rounding.
+    assert found.score == pytest.approx(iterations_to(method(**found.best)), rel=0.12, abs=1)
+
+
+def test_tuning_is_no_worse_than_any_sturdy_step_of_a_fine_grid():
+    found = tune(ProxED, PROBLEM, NET, OPTIMUM, SEARCH)
+    L = float(PROBLEM.lipschitz().max())
+    fine = [iterations_to(ProxED(gamma=c / L)) for c in torch.linspace(0.05, found.best["gamma"] * L, 25).tolist()]
+    assert found.score <= 1.12 * min(fine) + 1
+
+
+def test_the_chosen_step_still_works_a_tenth_larger():
+    for method in (ProxED, ProxDGD):
+        found = tune(method, PROBLEM, NET, OPTIMUM, SEARCH)
+        larger = {name: v * (1.1 if name == "gamma" else 1) for name, v in found.best.items()}
+        assert method is ProxDGD or math.isfinite(iterations_to(method(**larger), target=1e-3, limit=600))
+
+
+def test_rounds_as_the_cost_prefers_fewer_rounds_of_mixing():
+    by_rounds = tune(DAPG, PROBLEM, NET, OPTIMUM, Search(**{**SEARCH.__dict__, "cost": "rounds"}))
+    by_iterations = tune(DAPG, PROBLEM, NET, OPTIMUM, SEARCH)
+    assert by_rounds.best["K"] <= by_iterations.best["K"]
+    assert by_rounds.score <= by_iterations.score * 3 * by_iterations.best["K"] * 1.001
+
+
+def test_what_is_fixed_stays_fixed():
+    found = tune(DAPG, PROBLEM, NET, OPTIMUM, SEARCH, fixed={"eta": 0.01})
+    assert {trial.parameters["eta"] for trial in found.trials} == {0.01}
+    assert {trial.parameters["K"] for trial in found.trials} >= set(DAPG.space["K"].values)
+    assert isinstance(DAPG.space["K"], Choice)
+
+
+def test_candidates_that_do_not_fit_at_once_run_one_part_after_the_other(monkeypatch):
+    whole = tune(ProxED, PROBLEM, NET, OPTIMUM, SEARCH)
+    monkeypatch.setattr("milodo.bench.tuning.CANDIDATE_NUMBERS", 2 * PROBLEM.zeros().numel())
+    parts = tune(ProxED, PROBLEM, NET, OPTIMUM, SEARCH)
+    assert parts.best == whole.best
+
+
+def test_divergent_candidates_are_told_from_slow_ones():
+    found = tune(ProxED, PROBLEM, NET, OPTIMUM, Search(target=1e-12, iterations=150, points=9, refinements=0))
+    diverged = [t.parameters["gamma"] for t in found.trials if t.diverged]
+    fine = [t.parameters["gamma"] for t in found.trials if not t.diverged]
+    assert diverged and fine and min(diverged) > max(fine)
+
+
+def test_progress_goes_from_zero_to_one():
+    seen = []
+    tune(DAPG, PROBLEM, NET, OPTIMUM, SEARCH, progress=lambda fraction, detail: seen.append(fraction))
+    assert seen == sorted(seen) and 0 <= seen[0] and seen[-1] <= 1
+
+
+def test_the_cache_gives_back_what_was_stored_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("MILODO_CACHE", str(tmp_path))
+    key = {"method": "prox-ed", "seeds": [1, 2]}
+    assert cache.load(key) is None
+    cache.store(key, {"best": {"gamma": 0.1}})
+    assert cache.load(key) == {"best": {"gamma": 0.1}}
+    assert cache.load({**key, "seeds": [1, 3]}) is None
+    cache.cache_path(key).write_text("not json")
+    assert cache.load(key) is None
+    monkeypatch.setattr(cache, "NUMERICS", cache.NUMERICS + 1)
+    assert cache.load(key) is None
