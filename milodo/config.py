@@ -220,12 +220,14 @@ def parse_experiment(content: dict[str, Any], where: str) -> Experiment:
     try:
         return Experiment.model_validate(content)
     except ValidationError as error:
-        raise InvalidInput(f"{where}: {_sentence(dict(error.errors()[0]), content)}") from error
+        # A misspelt key is also a missing one; the misspelling is what to say.
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        raise InvalidInput(f"{where}: {_sentence(dict(first))}") from error
     except InvalidInput as error:
         raise InvalidInput(f"{where}: {error}") from error
 
 
-def _sentence(error: dict[str, Any], content: dict[str, Any]) -> str:
+def _sentence(error: dict[str, Any]) -> str:
     """One sentence for the first thing wrong, in the words of the file."""
     location = [part for part in error["loc"] if part != "after"]
     tables = [str(part) for part in location[:-1] if isinstance(part, str)]

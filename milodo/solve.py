@@ -53,9 +53,15 @@ def check(algorithm: Algorithm, problem: Problem, net: Network) -> None:
 
 
 def iterate(algorithm: Algorithm, problem: Problem, net: Network, *, x0: NodeTensor | None = None) -> Iterator[Any]:
-    """States 0, 1, 2, ... without end; x0 is 0 at every node unless given."""
+    """States 0, 1, 2, ... without end; x0 is problem.start() unless given."""
     check(algorithm, problem, net)
-    state = algorithm.init(problem.zeros() if x0 is None else x0, problem, net)
+    x0 = problem.start() if x0 is None else x0
+    shape = (*problem.batch, problem.n, problem.d)
+    if x0.dtype != problem.dtype or tuple(x0.shape[-len(shape) :]) != shape:
+        raise InvalidInput(
+            f"x0 is {tuple(x0.shape)} in {x0.dtype}, but the problem needs {shape} in {problem.dtype}: one row for every node held here."
+        )
+    state = algorithm.init(x0, problem, net)
     while True:
         yield state
         state = algorithm.step(state, problem, net)

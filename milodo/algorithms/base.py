@@ -79,14 +79,18 @@ class Algorithm(ABC):
 def check_parameter(method: str, name: str, kind: StepSize | Fraction | Choice, value: Any) -> None:
     """One sentence for a parameter that cannot work."""
     if isinstance(kind, Choice):
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidInput(f"{method}: {name} is {value!r}, but it must be a whole number >= 1.")
         return
     if not isinstance(value, int | float | torch.Tensor) or isinstance(value, bool):
         raise InvalidInput(f"{method}: {name} is {value!r}, but it must be a number.")
-    low, high = (float(value.min()), float(value.max())) if isinstance(value, torch.Tensor) else (value, value)
-    if not (low > 0 and math.isfinite(high)):
-        raise InvalidInput(f"{method}: {name} is {low:g}, but a step size must be a finite number > 0.")
+    if isinstance(value, torch.Tensor) and value.numel() == 0:
+        raise InvalidInput(f"{method}: {name} is an empty tensor, but it must hold at least one number.")
+    numbers = value.detach().flatten().tolist() if isinstance(value, torch.Tensor) else [value]
+    for number in numbers:
+        if not (number > 0 and math.isfinite(number)):
+            raise InvalidInput(f"{method}: {name} is {number:g}, but a step size must be a finite number > 0.")
+    high = max(numbers)
     if isinstance(kind, Fraction) and high > 1:
         raise InvalidInput(f"{method}: {name} is {high:g}, but it must lie in (0, 1].")
 

@@ -145,7 +145,7 @@ class _Trials:
     def __init__(self, method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor, search: Search) -> None:
         self.method, self.problem, self.net, self.optimum, self.search = method, problem, net, optimum, search
         self.done: list[Trial] = []
-        self.start_loss = float(problem.objective(problem.zeros()[..., 0, :], OBSERVER).mean())
+        self.start_loss = float(problem.objective(problem.start()[..., 0, :], OBSERVER).mean())
 
     @property
     def best(self) -> Trial:
@@ -208,8 +208,8 @@ class _Trials:
         algorithm = self._build(choice, candidates)
         check(algorithm, problem, net)
         unit = self._unit(algorithm)
-        zeros = problem.zeros()
-        state = algorithm.init(zeros.expand(len(candidates), *zeros.shape), problem, net)
+        start = problem.start()
+        state = algorithm.init(start.expand(len(candidates), *start.shape), problem, net)
         alive = list(range(len(candidates)))
         gaps: list[list[tuple[int, float]]] = [[] for _ in candidates]
         k = 0

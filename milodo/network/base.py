@@ -49,7 +49,10 @@ class Network(ABC):
         held = {node: row for row, node in enumerate(self.nodes)}
         self.arcs = tuple(arc for arc in self.topology.arcs if arc[0] in held)
         """Directed edges (i, j) that leave a node held here: the rows of an EdgeTensor."""
-        self.w = torch.tensor([[weight[min(arc), max(arc)]] for arc in self.arcs], dtype=dtype, device=device).reshape(-1, 1)
+        on_arcs = [[weight[min(arc), max(arc)]] for arc in self.arcs]
+        self.w64 = torch.tensor(on_arcs, dtype=torch.float64, device=device).reshape(-1, 1)
+        """Mixing weights [m, 1] before rounding to dtype."""
+        self.w = self.w64.to(dtype)
         """Mixing weights [m, 1]."""
         self._source = torch.tensor([held[i] for i, _ in self.arcs], dtype=torch.long, device=device)
         degrees = {self.topology.degrees[node] for node in self.nodes}

@@ -40,8 +40,8 @@ class CommonMixingNetwork(StackedNetwork):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        own = 1 - self.sum(self.w.to(torch.float64))
-        self.w_own = own.to(self.dtype)
+        # Rounded from its exact value, as if W had been written down and then stored.
+        self.w_own = (1 - self.sum(self.w64)).to(self.dtype)
         """w_ii [n, 1]."""
 
     def mix(self, x: NodeTensor) -> NodeTensor:

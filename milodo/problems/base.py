@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, unknown
 from milodo.network import Observer
 from milodo.problems.regularizers import Regularizer
 from milodo.types import NodeScalar, NodeTensor, Point, Step
@@ -50,6 +50,10 @@ class Problem(ABC):
 
     def zeros(self) -> NodeTensor:
         return torch.zeros(*self.batch, self.n, self.d, dtype=self.dtype, device=self.device)
+
+    def start(self) -> NodeTensor:
+        """Where methods begin unless told otherwise: the point of r's domain nearest to 0, which is 0 unless r has walls."""
+        return self.prox(self.zeros(), 1.0)
 
     def everywhere(self, x: Point) -> NodeTensor:
         """One point, put at every node held here."""
@@ -92,6 +96,8 @@ PURPOSES = {"test": 0, "tuning": 1, "training": 2, "validation": 3}
 
 def instance_seeds(purpose: str, count: int, seed: int = 0) -> list[int]:
     """Seeds of instances for one purpose; those of two purposes never meet."""
+    if purpose not in PURPOSES:
+        raise unknown("purpose", purpose, PURPOSES)
     if count >= 10**6:
         raise InvalidInput(f"{count} instances for {purpose}: at most 999,999 have seeds of their own.")
     return [(seed * len(PURPOSES) + PURPOSES[purpose]) * 10**6 + k for k in range(count)]

@@ -43,9 +43,12 @@ class CustomProblem(Problem):
         lead = {tuple(leaf.shape[: instances + 1]) for leaf in leaves}
         if len(lead) > 1:
             raise InvalidInput(f"tensors in data disagree about instances and nodes: {sorted(lead)}.")
-        for name, leaf in data.items():
-            if leaf.is_floating_point():
-                check_finite(f"data[{name!r}]", leaf)
+        if lipschitz is not None and not 0 < lipschitz < float("inf"):
+            raise InvalidInput(f"lipschitz is {lipschitz}, but it must be a finite number > 0.")
+        for name, value in data.items():
+            for leaf in tree_leaves(value):
+                if leaf.is_floating_point():
+                    check_finite(f"data[{name!r}]", leaf)
         self.f, self.data, self.d, self.reg, self.bound = f, data, d, reg, lipschitz
         *batch, self.n = lead.pop()
         self.batch = tuple(batch)

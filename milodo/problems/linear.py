@@ -25,6 +25,10 @@ class LinearModel(Problem):
     def __init__(self, A: Tensor, b: Tensor, reg: Regularizer) -> None:
         if A.ndim < 3 or A.shape[:-1] != b.shape:
             raise InvalidInput(f"A {tuple(A.shape)} and b {tuple(b.shape)} do not fit: expected [*, n, N, d] and [*, n, N].")
+        if A.numel() == 0:
+            raise InvalidInput(f"A {tuple(A.shape)} is empty: a problem needs at least one node, one sample and one unknown.")
+        if A.dtype != b.dtype or not A.is_floating_point():
+            raise InvalidInput(f"A is in {A.dtype} and b in {b.dtype}. Give both in the same floating-point dtype.")
         check_finite("A", A)
         check_finite("b", b)
         self.A, self.b, self.reg = A, b, reg

@@ -65,7 +65,7 @@ def optimum(
         problem = _pooled(problem)
         if min(problem.samples, problem.d) <= GRAM_LIMIT:
             L = problem.lipschitz()
-    x = first_order = problem.zeros()[..., 0, :]
+    x = first_order = problem.start()[..., 0, :]
     best = Reference(x, problem.objective(x, OBSERVER), *_certificate(problem, x))
     block, done, stale = 100, 0, 0
     while done < iterations and stale < PATIENCE and bool((best.certificate > tolerance).any()):

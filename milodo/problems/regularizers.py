@@ -170,7 +170,9 @@ class Box(Regularizer):
             raise InvalidInput(f"the box [{self.low}, {self.high}] must be finite with low < high. For x >= 0 use NonNegative().")
 
     def value(self, x: Tensor) -> Tensor:
-        inside = ((x >= self.low) & (x <= self.high)).all(-1)
+        # An average of points on a wall may round to beyond it.
+        slack = 8 * torch.finfo(x.dtype).eps * max(abs(self.low), abs(self.high))
+        inside = ((x >= self.low - slack) & (x <= self.high + slack)).all(-1)
         return torch.where(inside, 0.0, math.inf).to(x.dtype)
 
     def prox(self, v: Tensor, step: Step) -> Tensor:

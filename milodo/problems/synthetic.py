@@ -73,6 +73,8 @@ class SyntheticFamily(Family):
         if len(seeds) == 0:
             raise InvalidInput(f"{self.name}: asked for no instances. Give at least one seed.")
         nodes = range(self.n) if nodes is None else nodes
+        if not set(nodes) <= set(range(self.n)):
+            raise InvalidInput(f"{self.name}: asked for nodes {list(nodes)}, but there are only 0 to {self.n - 1}.")
         A = torch.empty(len(seeds), len(nodes), self.N, self.d, dtype=dtype)
         b = torch.empty(len(seeds), len(nodes), self.N, dtype=dtype)
         for k, seed in enumerate(seeds):

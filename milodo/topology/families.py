@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -126,7 +127,7 @@ def topology(name: str | Topology | nx.Graph | Path) -> Topology:
     sizes, options = _arguments(name, written)
     if any(size < 1 for size in sizes if isinstance(size, int)):
         raise InvalidInput(f"{name}: sizes must be at least 1.")
-    if any(size > LARGEST for size in sizes):
+    if _nodes(family, sizes) > LARGEST:
         raise InvalidInput(f"{name}: more than {LARGEST} nodes. Ask for a smaller graph.")
     try:
         graph = FAMILIES[family](*sizes, **options)
@@ -134,6 +135,15 @@ def topology(name: str | Topology | nx.Graph | Path) -> Topology:
         example = next(e for e in EXAMPLES if e.startswith(family + "("))
         raise InvalidInput(f"{name}: wrong arguments. Write it like {example}.") from error
     return Topology.from_graph(graph, name.replace(" ", "").lower())
+
+
+def _nodes(family: str, sizes: list[int | float]) -> float:
+    """How many nodes a name asks for, before they are made."""
+    if family in ("grid", "torus"):
+        return math.prod(sizes)
+    if family == "hypercube":
+        return 2.0 ** min(sizes[0], 64) if sizes else 0
+    return max(sizes, default=0)
 
 
 def _arguments(name: str, written: str) -> tuple[list[int | float], dict[str, int]]:
@@ -145,8 +155,8 @@ def _arguments(name: str, written: str) -> tuple[list[int | float], dict[str, in
             if "=" in word:
                 key, value = (part.strip() for part in word.split("=", 1))
                 options[key] = int(value)
-            elif re.fullmatch(r"\d+x\d+", word):
-                sizes += [int(part) for part in word.split("x")]
+            elif re.fullmatch(r"\d+\s*[xX]\s*\d+", word):
+                sizes += [int(part) for part in re.split("[xX]", word)]
             else:
                 sizes.append(int(word) if re.fullmatch(r"-?\d+", word) else float(word))
         except ValueError as error:

@@ -64,7 +64,7 @@ class Topology:
             raise InvalidInput(f"no graph file {str(path)!r}. Give an edge list or a .graphml file, or a name such as 'ring(10)'.")
         if path.suffix == ".graphml":
             try:
-                return cls.from_graph(nx.read_graphml(path), path.name)
+                return cls.from_graph(_numbered(nx.read_graphml(path)), path.name)
             except (nx.NetworkXError, SyntaxError, KeyError, ValueError) as error:
                 if isinstance(error, InvalidInput):
                     raise
@@ -81,9 +81,7 @@ class Topology:
             if len(words) != 2:
                 raise InvalidInput(f"{path}, line {number}: expected two node names, found {line.strip()!r}.")
             graph.add_edge(*words)
-        if all(node.isdecimal() for node in graph):
-            graph = nx.relabel_nodes(graph, int)
-        return cls.from_graph(graph, path.name)
+        return cls.from_graph(_numbered(graph), path.name)
 
     @cached_property
     def graph(self) -> nx.Graph:
@@ -119,3 +117,8 @@ class Topology:
 
     def __str__(self) -> str:
         return self.name
+
+
+def _numbered(graph: nx.Graph) -> nx.Graph:
+    """Names that are all numbers become numbers: as strings '10' would come before '2'."""
+    return nx.relabel_nodes(graph, int) if all(str(node).isdecimal() for node in graph) else graph
