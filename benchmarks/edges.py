@@ -28,9 +28,13 @@ def main() -> None:
         seconds = medians(tasks, repeats=60, inner=3)
         print(f"\nmix(x) at d = {d}, fp64, {torch.get_num_threads()} threads")
         for name, value in seconds.items():
-            print(f"  {name:32s} {edges[name]:6d} directed edges {value * 1e6:10,.0f} µs {value / edges[name] * 1e9:8,.0f} ns an edge")
+            print(
+                f"  {name:32s} {edges[name]:6d} directed edges {value * 1e6:10,.0f} µs {value / edges[name] * 1e9:8,.0f} ns/edge"
+            )
         growth = (seconds["ring(1000)"] / edges["ring(1000)"]) / (seconds["ring(10)"] / edges["ring(10)"])
-        print(f"  growth of the cost per edge, ring(10) to ring(1000): {growth:.2f}x (goal: at most 1.5) {verdict(growth <= 1.5)}")
+        print(
+            f"  growth of the cost per edge, ring(10) to ring(1000): {growth:.2f}x (goal: at most 1.5) {verdict(growth <= 1.5)}"
+        )
 
 
 if __name__ == "__main__":

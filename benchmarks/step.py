@@ -13,12 +13,12 @@ import sys
 import torch
 from _measure import medians, verdict
 
-from milodo.algorithms import DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
+from milodo.algorithms import DAPG, ODAPG, Algorithm, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
 from milodo.process import keep_freed_memory
 
-METHODS = (
+METHODS: tuple[Algorithm, ...] = (
     ProxDGD(gamma=0.02),
     ProxATC(gamma=0.02),
     PGExtra(gamma=0.02),
@@ -47,7 +47,7 @@ def main() -> None:
     for d, N, repeats, inner in shapes:
         seconds = measure(d, N, repeats, inner)
         gradient = seconds["gradient"]
-        print(f"\nLASSO(10,{d},{N}), ring(10), fp64, one instance, {torch.get_num_threads()} threads: gradient {gradient * 1e6:,.0f} µs")
+        print(f"\nLASSO(10,{d},{N}), ring(10), fp64, {torch.get_num_threads()} threads: gradient {gradient * 1e6:,.0f} µs")
         for name, value in seconds.items():
             print(f"  {name:12s} {value * 1e6:12,.0f} µs   {value / gradient:5.2f}x   {(value - gradient) * 1e6:+10,.0f} µs")
         ratio, over = seconds["Prox-ED"] / gradient, (seconds["Prox-ED"] - gradient) * 1e6

@@ -1,3 +1,38 @@
-"""milodo: decentralised optimization, handcrafted and learned, raced fairly on any graph."""
+"""milodo: decentralised optimization, handcrafted and learned, raced fairly on any graph.
+
+Data sit at n sites joined by a network; a site talks only to its neighbours; together they solve
+min_x (1/n) Σ f_i(x) + r(x), with f_i private to site i and r shared.
+"""
+
+from milodo.algorithms import DAPG, METHODS, ODAPG, Algorithm, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
+from milodo.errors import InvalidInput
+from milodo.network import CommonMixingNetwork, Network, Observer, StackedNetwork, StackedObserver, Traffic
+from milodo.problems import (
+    L1,
+    Box,
+    CustomProblem,
+    ElasticNet,
+    Family,
+    Lasso,
+    LeastSquares,
+    Logistic,
+    LogisticRegression,
+    NonNegative,
+    Problem,
+    Reference,
+    Regularizer,
+    Zero,
+    instance_seeds,
+    optimum,
+)
+from milodo.solve import Result, Status, Stop, iterate, solve
+from milodo.topology import Topology
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "DAPG", "L1", "METHODS", "ODAPG", "Algorithm", "Box", "CommonMixingNetwork", "CustomProblem", "ElasticNet", "Family",
+    "InvalidInput", "Lasso", "LeastSquares", "Logistic", "LogisticRegression", "Network", "NonNegative", "Observer", "PGExtra",
+    "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork",
+    "StackedObserver", "Status", "Stop", "Topology", "Traffic", "Zero", "instance_seeds", "iterate", "optimum", "solve",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Experiments: TOML files, validated before anything runs. A typo gets the file, the table, the key and the nearest right word."""
+"""Experiments: TOML files, validated before anything runs. A typo gets the file, table, key and the nearest right word."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class TuningTable(Table):
     cost: Literal["iterations", "rounds"] = "iterations"
     points: Annotated[int, Field(ge=3)] = 13
     points_each: Annotated[int, Field(ge=3)] = 7
-    refinements: Annotated[int, Field(ge=0)] = 2
+    refinements: Annotated[int, Field(ge=0)] = 3
 
 
 class MethodTable(Table):
@@ -168,9 +168,7 @@ class Experiment(Table):
     def _fits(self) -> Experiment:
         family, graph = self.problem.build(), self.network.build()
         if graph.n != family.n:
-            raise ValueError(
-                f"the topology {graph} has {graph.n} nodes, but [problem] says n = {family.n}. Change one of them."
-            )
+            raise ValueError(f"the topology {graph} has {graph.n} nodes, but [problem] says n = {family.n}. Change one of them.")
         keys = [method.key for method in self.methods]
         for key in keys:
             if keys.count(key) > 1:
@@ -202,7 +200,9 @@ def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
     try:
         content = tomllib.loads(path.read_text())
     except FileNotFoundError as error:
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else [], n=1)
+        near = difflib.get_close_matches(
+            path.name, [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else [], n=1
+        )
         hint = f"Did you mean {str(path.parent / near[0])!r}?" if near else "See experiments/ for some to start from."
         raise InvalidInput(f"no experiment {str(path)!r}. {hint}") from error
     except (OSError, UnicodeDecodeError) as error:

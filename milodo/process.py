@@ -21,4 +21,6 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    return all(mallopt(which, size) for which, size in ((M_TRIM_THRESHOLD, 1 << 30), (M_TOP_PAD, 1 << 28), (M_MMAP_THRESHOLD, 1 << 25)))
+    return all(
+        mallopt(which, size) for which, size in ((M_TRIM_THRESHOLD, 1 << 30), (M_TOP_PAD, 1 << 28), (M_MMAP_THRESHOLD, 1 << 25))
+    )

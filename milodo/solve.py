@@ -49,7 +49,9 @@ def check(algorithm: Algorithm, problem: Problem, net: Network) -> None:
             f"mixing them would silently compute {algorithm.label} in the wider one."
         )
     if problem.device.type != net.device.type:
-        raise InvalidInput(f"the problem is on {problem.device} and the network on {net.device}. Build both with the same device=...")
+        raise InvalidInput(
+            f"the problem is on {problem.device} and the network on {net.device}. Build both with the same device=..."
+        )
 
 
 def iterate(algorithm: Algorithm, problem: Problem, net: Network, *, x0: NodeTensor | None = None) -> Iterator[Any]:
@@ -58,9 +60,7 @@ def iterate(algorithm: Algorithm, problem: Problem, net: Network, *, x0: NodeTen
     x0 = problem.start() if x0 is None else x0
     shape = (*problem.batch, problem.n, problem.d)
     if x0.dtype != problem.dtype or tuple(x0.shape[-len(shape) :]) != shape:
-        raise InvalidInput(
-            f"x0 is {tuple(x0.shape)} in {x0.dtype}, but the problem needs {shape} in {problem.dtype}: one row for every node held here."
-        )
+        raise InvalidInput(f"x0 is {tuple(x0.shape)} in {x0.dtype}, but the problem needs {shape} in {problem.dtype}.")
     state = algorithm.init(x0, problem, net)
     while True:
         yield state

@@ -1,10 +1,10 @@
 """The two kinds of tensor a decentralised method touches, and the letters of their shapes.
 
-    n   nodes held by this process (all of them in simulation, one of them in the real runtime)
-    m   directed edges (i -> j) that leave a node held here, sorted by (i, j)
-    d   coordinates of x
-    N   samples of data at one node
-    *batch   any leading axes: instances of a problem, candidates of a tuning grid
+n   nodes held by this process (all of them in simulation, one of them in the real runtime)
+m   directed edges (i -> j) that leave a node held here, sorted by (i, j)
+d   coordinates of x
+N   samples of data at one node
+*batch   any leading axes: instances of a problem, candidates of a tuning grid
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import pytest
 
 from milodo.bench import benchmark as module
 from milodo.bench.benchmark import Benchmark, Interrupted
-from milodo.bench.records import read_json, read_records
 from milodo.bench.recorder import Recorder
+from milodo.bench.records import read_json, read_records
 from milodo.config import parse_experiment
 from milodo.errors import InvalidInput
 from milodo.problems import instance_seeds
@@ -132,7 +132,7 @@ def test_a_folder_is_not_overwritten_unasked_nor_resumed_with_another_experiment
 def test_an_unwritable_folder_is_refused_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "optimum", lambda *a, **k: pytest.fail("ran before the folder was checked"))
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InvalidInput, match="cannot write to .*Choose another folder with --out"):
+    with pytest.raises(InvalidInput, match=r"cannot write to .*Choose another folder with --out"):
         Benchmark(experiment(), tmp_path / "file" / "run").run()
     if os.geteuid() != 0:  # root may write anywhere
         closed = tmp_path / "closed"

@@ -131,7 +131,7 @@ def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):
         time.sleep(0.1)
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert re.search(r"milodo bench long.toml --out runs/long --resume", err)

@@ -87,9 +87,9 @@ def test_a_mistake_gets_one_sentence(tmp_path, change, says):
 
 def test_a_missing_file_suggests_its_neighbour(tmp_path):
     (tmp_path / "lasso.toml").write_text(GOOD)
-    with pytest.raises(InvalidInput, match="Did you mean .*lasso.toml"):
+    with pytest.raises(InvalidInput, match=r"Did you mean .*lasso\.toml"):
         load_experiment(tmp_path / "laso.toml")
-    with pytest.raises(InvalidInput, match="unknown experiment 'dmo'. Did you mean 'demo'"):
+    with pytest.raises(InvalidInput, match=r"unknown experiment 'dmo'\. Did you mean 'demo'"):
         find_experiment("dmo")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 
@@ -34,7 +35,7 @@ def test_samples_start_at_zero_end_at_the_last_iteration_and_are_evenly_spaced_i
     times = sample_times(iterations, per_decade=20)
     assert times[0] == 0 and times[-1] == iterations
     assert times == sorted(set(times))
-    steps = [math.log10(b / a) for a, b in zip(times[1:], times[2:], strict=False) if a >= 20]
+    steps = [math.log10(b / a) for a, b in itertools.pairwise(times[1:]) if a >= 20]
     assert all(step < 1.5 / 20 for step in steps)
 
 
@@ -63,7 +64,7 @@ def test_an_instance_ends_when_its_gap_is_reached_and_says_so_once():
 
 
 def test_divergence_is_recorded_not_raised():
-    recorder, problem, _ = run(ProxED(gamma=100.0), Limits(iterations=500))
+    recorder, _, _ = run(ProxED(gamma=100.0), Limits(iterations=500))
     assert {rows[-1].status for rows in recorder.rows} == {"DIVERGED"}
     assert max(row.k for row in recorder.records) < 500
 
@@ -84,7 +85,7 @@ def test_looking_is_never_counted(monkeypatch):
 
 
 def test_gaps_of_a_float32_run_are_computed_in_float64():
-    recorder, problem, net = run(dtype=torch.float32)
+    recorder, problem, _ = run(dtype=torch.float32)
     assert problem.dtype == torch.float32
     row = recorder.rows[0][-1]
     assert row.bytes == row.floats * 4

@@ -167,7 +167,7 @@ def test_the_page_says_everything_that_is_known(whole):
         "LASSO on a ring of ten nodes", "Ten nodes look for a sparse vector.", "lasso(10,300,10,0.1)", "metropolis", "0.8727",
         "duality gap", "1.7 × 10⁻¹⁵", "abc123", "milodo bench demo", "15 November 2026",
         "What a gap costs", "speed-up in bytes over Prox-ED", "Published and tuned",
-        "chosen from 3 candidates on 8 other instances by the fewest iterations to a gap of 0.001",
+        "from 3 candidates", "chosen on 8 other instances by the fewest iterations to a gap of 0.001",
         "stopped by the user; what was recorded is kept", "the loss is no longer finite",
         "Seconds count the time spent in steps only",
         "f(x̄) + r(x̄) − f*", "an absolute difference",

@@ -93,7 +93,7 @@ def test_divergent_candidates_are_told_from_slow_ones():
 def test_progress_goes_from_zero_to_one():
     seen = []
     tune(DAPG, PROBLEM, NET, OPTIMUM, SEARCH, progress=lambda fraction, detail: seen.append(fraction))
-    assert seen == sorted(seen) and 0 <= seen[0] and seen[-1] <= 1
+    assert seen == sorted(seen) and seen[0] >= 0 and seen[-1] <= 1
 
 
 def test_the_cache_gives_back_what_was_stored_and_nothing_else(tmp_path, monkeypatch):

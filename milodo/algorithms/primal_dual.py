@@ -21,8 +21,8 @@ class State(NamedTuple):
 class PrimalDual(Algorithm):
     """Section 3.1 of the paper, from y⁰ = 0:
 
-        x⁺ = prox_{(γ/n) r}(x - (γ/n)(∇f(x) + y))     (eq. primal-composite, its implicit g ∈ ∂r(x⁺) written as a prox)
-        y⁺ = y + 2γ Σ_j (x_i⁺ - x_j⁺)                 (eq. dual-composite)
+    x⁺ = prox_{(γ/n) r}(x - (γ/n)(∇f(x) + y))     (eq. primal-composite, its implicit g ∈ ∂r(x⁺) written as a prox)
+    y⁺ = y + 2γ Σ_j (x_i⁺ - x_j⁺)                 (eq. dual-composite)
     """
 
     gamma: Step

@@ -22,10 +22,10 @@ class State(NamedTuple):
 class ProxED(Algorithm):
     """Yuan et al. 2018, Li et al. 2019; Appendix E.3 of the paper, Prox-ED, from x⁰ = ỹ⁰ = z⁰:
 
-        z⁺ = x - γ∇f(x)
-        y  = ỹ + z⁺ - z
-        ỹ⁺ = y - ½ lap(y)
-        x⁺ = prox_{γr}(ỹ⁺)
+    z⁺ = x - γ∇f(x)
+    y  = ỹ + z⁺ - z
+    ỹ⁺ = y - ½ lap(y)
+    x⁺ = prox_{γr}(ỹ⁺)
     """
 
     gamma: Step

@@ -38,7 +38,9 @@ class Interrupted(Exception):
 class Benchmark:
     """One experiment in one folder."""
 
-    def __init__(self, experiment: Experiment, folder: Path, progress: Progress | None = None, command: str | None = None) -> None:
+    def __init__(
+        self, experiment: Experiment, folder: Path, progress: Progress | None = None, command: str | None = None
+    ) -> None:
         self.experiment, self.folder, self.command = experiment, folder, command
         self.progress = progress or (lambda task, fraction, detail: None)
         self.family = experiment.problem.build()
@@ -58,7 +60,9 @@ class Benchmark:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise InvalidInput(f"cannot write to {str(self.folder)!r} ({error.strerror}). Choose another folder with --out.") from error
+            raise InvalidInput(
+                f"cannot write to {str(self.folder)!r} ({error.strerror}). Choose another folder with --out."
+            ) from error
         config = self.experiment.model_dump(mode="json")
         if self.run_file.exists() and not overwrite:
             if not resume:
@@ -226,7 +230,11 @@ class Benchmark:
             if not todo:
                 continue
             judge = self.family.sample(seeds[slice(*chunk)], device=table.device)
-            problem = judge if self.dtype == torch.float64 else self.family.sample(seeds[slice(*chunk)], dtype=self.dtype, device=table.device)
+            problem = (
+                judge
+                if self.dtype == torch.float64
+                else self.family.sample(seeds[slice(*chunk)], dtype=self.dtype, device=table.device)
+            )
             found = self._certify(judge, "test instances")
             self._note_reference(run, chunk, found)
             for method in todo:
@@ -244,7 +252,9 @@ class Benchmark:
                 done.add((method.key, chunk))
 
     def _note_reference(self, run: dict[str, Any], chunk: tuple[int, int], found: Reference) -> None:
-        values = run.setdefault("reference", {"kind": found.kind, "largest": 0.0, "values": [None] * self.experiment.run.instances})
+        values = run.setdefault(
+            "reference", {"kind": found.kind, "largest": 0.0, "values": [None] * self.experiment.run.instances}
+        )
         values["values"][slice(*chunk)] = found.value.tolist()
         values["largest"] = max(values["largest"], float(found.certificate.max()))
         write_json(self.run_file, run)

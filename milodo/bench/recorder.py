@@ -59,7 +59,9 @@ class Stopwatch:
 class Recorder:
     """Looks at states and keeps the rows; knows of each instance whether and how it has ended."""
 
-    def __init__(self, method: str, judge: Problem, net: Network, optimum: torch.Tensor, seeds: Sequence[int], first: int) -> None:
+    def __init__(
+        self, method: str, judge: Problem, net: Network, optimum: torch.Tensor, seeds: Sequence[int], first: int
+    ) -> None:
         self.method, self.judge, self.net, self.optimum, self.seeds, self.first = method, judge, net, optimum, seeds, first
         self.rows: list[list[Record]] = [[] for _ in seeds]
         self.ended = [Status.RUNNING] * len(seeds)

@@ -1,7 +1,7 @@
 """Records: what a run leaves behind, in files a person can open. Reports and speed-ups are made from these alone.
 
-    runs/NAME/records.csv    one row a method, instance and sampled iteration
-    runs/NAME/run.json       what was asked (config), what it ran on (versions, commit, seed), tuning, certificates
+runs/NAME/records.csv    one row a method, instance and sampled iteration
+runs/NAME/run.json       what was asked (config), what it ran on (versions, commit, seed), tuning, certificates
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def read_records(path: Path) -> list[Record]:
             try:
                 records.append(Record(**{c: _KINDS[c](v) for c, v in zip(COLUMNS, row, strict=True)}))
             except ValueError as error:
-                raise InvalidInput(f"{path}, line {number}: not a record ({error}). The file was cut or edited; run again.") from error
+                raise InvalidInput(
+                    f"{path}, line {number}: not a record ({error}). The file was cut or edited; run again."
+                ) from error
     return records
 
 
@@ -122,6 +124,6 @@ class atomic:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            os.replace(self.part, self.path)
+            self.part.replace(self.path)
         else:
             self.part.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ class Search:
     """Grid points of a method's only parameter."""
     points_each: int = 7
     """Grid points of each parameter where there are two."""
-    refinements: int = 2
+    refinements: int = 3
     """Finer grids around the best."""
 
 

@@ -40,7 +40,9 @@ app = typer.Typer(
     """,
 )
 
-ExperimentFile = Annotated[Path, typer.Argument(help="A TOML file, or the name of a shipped experiment such as `demo`.", show_default=False)]
+ExperimentFile = Annotated[
+    Path, typer.Argument(help="A TOML file, or the name of a shipped experiment such as `demo`.", show_default=False)
+]
 Seed = Annotated[int | None, typer.Option(help="Another seed: other tuning and test instances.", min=0)]
 Device = Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str | None, typer.Option(help="float64 or float32. Gaps are always computed in float64.")]
@@ -90,7 +92,9 @@ def bench(
     the same command with --resume goes on.
     """
     loaded = load_experiment(find_experiment(experiment), seed=seed, device=device, dtype=dtype)
-    run_benchmark(loaded, out or Path("runs") / loaded.name, f"milodo bench {experiment}", threads, resume=resume, overwrite=overwrite)
+    run_benchmark(
+        loaded, out or Path("runs") / loaded.name, f"milodo bench {experiment}", threads, resume=resume, overwrite=overwrite
+    )
 
 
 @app.command()
@@ -128,7 +132,9 @@ def report(run: Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/d
 
 @app.command("topology")
 def show_topology(
-    name: Annotated[str, typer.Argument(help=f"A name ({', '.join(EXAMPLES)}), an edge list or a .graphml file.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help=f"A name ({', '.join(EXAMPLES)}), an edge list or a .graphml file.", show_default=False)
+    ],
     out: Annotated[Path | None, typer.Option(help="Where to draw it, .png or .svg; NAME.png unless given.")] = None,
 ) -> None:
     """Facts of a graph (size, diameter, how fast each choice of weights mixes), and its picture."""

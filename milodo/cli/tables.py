@@ -24,7 +24,7 @@ def race_table(folder: Path) -> Table:
     base_label = run["methods"].get(baseline, {}).get("label", baseline)
     table = Table(
         title=f"{run['problem']} on {run['topology']['name']}, {run['instances']} unseen instances",
-        caption=f"Median iterations to a gap (bytes sent by all nodes); x = iterations of {base_label} / iterations of the method",
+        caption=f"Median iterations to a gap (bytes sent by all nodes); x = iterations of {base_label} / of the method",
     )
     table.add_column("method")
     table.add_column("parameters", style="dim")
@@ -67,7 +67,9 @@ def tuning_table(run: dict[str, Any]) -> Table:
         if tuning is None:
             table.add_row(facts["label"], parameters(facts["parameters"]), facts["how"], "-", "-")
             continue
-        cost = f"{tuning['score']:,.0f} {tuning['cost']}" if tuning["reached"] else f"not within {tuning['iterations']:,} iterations"
+        cost = (
+            f"{tuning['score']:,.0f} {tuning['cost']}" if tuning["reached"] else f"not within {tuning['iterations']:,} iterations"
+        )
         table.add_row(facts["label"], parameters(facts["parameters"]), facts["how"], str(tuning["candidates"]), cost)
     return table
 
@@ -75,7 +77,9 @@ def tuning_table(run: dict[str, Any]) -> Table:
 def topology_table(graph: Topology) -> Table:
     table = Table(title=f"{graph}: {graph.n} nodes, {len(graph.edges)} edges, diameter {graph.diameter}", show_header=True)
     degrees = graph.degrees
-    table.caption = f"degrees {min(degrees)} to {max(degrees)}, mean {sum(degrees) / graph.n:.3g}; fingerprint {graph.fingerprint}"
+    table.caption = (
+        f"degrees {min(degrees)} to {max(degrees)}, mean {sum(degrees) / graph.n:.3g}; fingerprint {graph.fingerprint}"
+    )
     table.add_column("weights")
     table.add_column("λ = max |λ_i(W)|, i ≥ 2", justify="right")
     table.add_column("spectral gap 1 - λ", justify="right")

@@ -35,7 +35,7 @@ class StackedNetwork(Network):
 class CommonMixingNetwork(StackedNetwork):
     """Mixes with Σ_j w_ij x_j, i itself included (eq. normal-implementation): only to show what Appendix D warns of.
 
-    Rounded weights no longer sum to 1, so every round scales x by 1 + δ: in fp32 methods stall that the robust form does not stop.
+    Rounded weights no longer sum to 1, so every round scales x by 1 + δ: in fp32 methods stall where the robust form goes on.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -12,5 +12,6 @@ FAMILIES: dict[str, type[Lasso] | type[Logistic]] = {"lasso": Lasso, "logistic":
 
 __all__ = [
     "FAMILIES", "L1", "REGULARIZERS", "Box", "CustomProblem", "ElasticNet", "Family", "Lasso", "LeastSquares", "LinearModel",
-    "Logistic", "LogisticRegression", "NonNegative", "Problem", "Reference", "Regularizer", "Zero", "instance_seeds", "optimum", "stream",
+    "Logistic", "LogisticRegression", "NonNegative", "Problem", "Reference", "Regularizer", "Zero", "instance_seeds",
+    "optimum", "stream",
 ]  # fmt: skip

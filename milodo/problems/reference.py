@@ -59,7 +59,9 @@ def optimum(
     where the problem is a linear model and r* allows one, else the distance of -∇f(x) to ∂r(x).
     """
     if problem.dtype != torch.float64:
-        raise InvalidInput(f"a certified optimum needs float64, but the problem is in {problem.dtype}. Sample it with dtype=torch.float64.")
+        raise InvalidInput(
+            f"a certified optimum needs float64, but the problem is in {problem.dtype}. Sample it with dtype=torch.float64."
+        )
     L = OBSERVER.mean(problem.lipschitz(), dim=-1).unsqueeze(-1)  # f = mean of f_i, so L <= mean of L_i
     if isinstance(problem, LinearModel):
         problem = _pooled(problem)
@@ -212,7 +214,7 @@ def _certificate(problem: Problem, x: Point) -> tuple[Tensor, str]:
 def _duality_gap(problem: LinearModel, x: Point, u: Tensor, slope: Tensor, gradient: Point, s: Tensor) -> Tensor:
     """[f(x) + f*(dual)] + [r(x) + r*(-Aᵀ dual)] with dual = s ℓ'(Ax)/M, written as two sums of non-negative terms:
 
-        (1/M) Σ_j ℓ(u_j) + ℓ*(v_j) - u_j v_j   +   Σ_l ρ(x_l) + ρ*(-s g_l) + s g_l x_l,     v = s ℓ'(u)
+    (1/M) Σ_j ℓ(u_j) + ℓ*(v_j) - u_j v_j   +   Σ_l ρ(x_l) + ρ*(-s g_l) + s g_l x_l,     v = s ℓ'(u)
     """
     smooth = problem.fenchel_gap(u, s[..., None, None] * slope).mean((-1, -2))
     v = -s.unsqueeze(-1) * gradient

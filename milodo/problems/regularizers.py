@@ -57,7 +57,8 @@ def _penalty(name: str, value: float) -> float:
 
 
 def _soft(v: Tensor, threshold: Step) -> Tensor:
-    return v - v.clamp(-threshold, threshold)
+    # torch takes numbers or tensors; its stubs know either, not their union
+    return v - v.clamp(-threshold, threshold)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 @dataclass(frozen=True)

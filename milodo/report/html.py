@@ -19,10 +19,10 @@ from plotly.offline import get_plotlyjs
 
 from milodo.bench.records import atomic
 from milodo.bench.speedup import quantile
-from milodo.report import words
+from milodo.report import tuning, words
 from milodo.report.figures import write_figures_of
 from milodo.report.layout import layout, node_size
-from milodo.report.run import AXIS, Run
+from milodo.report.run import AXIS, Run, as_dict, finite
 from milodo.solve import Status
 
 HERE = Path(__file__).parent
@@ -71,13 +71,13 @@ def _render(run: Run, figures: list[Path]) -> str:
         tables=_tables(run),
         ends=_ends(run),
         missing=words.join(
-            [str(_dict(about).get("label") or key) for key, about in run.part("methods").items() if key not in run.runs]
+            [str(as_dict(about).get("label") or key) for key, about in run.part("methods").items() if key not in run.runs]
         ),
-        settings=(settings := _settings(run)),
+        settings=(settings := tuning.settings(run)),
         # Said once above the table if it is the same for all.
         search=searches.pop() if len(searches := {row["search"] for row in settings if row["search"]}) == 1 else "",
-        grids=_grids(run),
-        pairs=_pairs(run),
+        grids=tuning.grids(run),
+        pairs=tuning.pairs(run),
         certificate=_certificate(run),
         provenance=_provenance(run),
         config=json.dumps(config, indent=2, ensure_ascii=False) if (config := run.part("provenance").get("config")) else "",
@@ -235,117 +235,13 @@ def _ends(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-HOW = {"tuned": "tuned here", "published": "published in the paper", "given": "given in the experiment"}
-
-
-def _settings(run: Run) -> list[dict[str, Any]]:
-    """The step sizes each method ran with, and where they come from."""
-    rows = []
-    for method in run.methods:
-        about, tuning = run.about(method), run.part("tuning").get(method)
-        if not about:
-            continue
-        chosen = _dict(tuning)
-        how = str(about.get("how") or "")
-        partly = how == "published" and bool(chosen)
-        rounds = about.get("rounds_per_iteration")
-        rows.append(
-            {
-                "label": run.labels[method],
-                "parameters": words.parameters(about.get("parameters")),
-                "how": HOW.get(how, how or "–") + (", the rest tuned here" if partly else ""),
-                "search": _search(chosen, run.tuned_elsewhere),
-                "notes": _notes(chosen),
-                "rounds": words.value(rounds) if rounds is not None else "–",
-                "exact": {True: "the optimum", False: "near the optimum"}.get(about.get("exact"), "–"),  # type: ignore[arg-type]
-            }
-        )
-    return rows
-
-
-def _search(tuning: dict[str, Any], elsewhere: bool) -> str:
-    """How step sizes were searched for, as far as run.json says."""
-    said = []
-    if isinstance(tuning.get("candidates"), int):
-        said.append(f"chosen from {tuning['candidates']} candidates")
-    if isinstance(tuning.get("instances"), int):
-        said.append(f"on {tuning['instances']} {'other ' if elsewhere else ''}instances")
-    if isinstance(tuning.get("target"), int | float):
-        said.append(f"by the fewest {tuning.get('cost') or 'iterations'} to a gap of {words.number(tuning['target'])}")
-    if isinstance(tuning.get("iterations"), int):
-        said.append(f"within {tuning['iterations']:,} iterations")
-    return " ".join(said)
-
-
-def _notes(tuning: dict[str, Any]) -> str:
-    said = []
-    if tuning.get("reached") is False:
-        said.append("no candidate reached the target, so the smallest gap decided")
-    if tuning.get("cached") is True:
-        said.append("taken from an earlier run")
-    return "; ".join(said)
-
-
-def _grids(run: Run) -> list[dict[str, Any]]:
-    """The score of every candidate, best first."""
-    grids = []
-    for method, tuning in run.part("tuning").items():
-        grid = tuning.get("grid") if isinstance(tuning, dict) else None
-        entries = [entry for entry in grid if isinstance(entry, dict)] if isinstance(grid, list) else []
-        if not entries:
-            continue
-        names = list(dict.fromkeys(key for entry in entries for key in _dict(entry.get("parameters"))))
-        scores = [s for entry in entries if (s := _finite(entry.get("score"))) is not None and not entry.get("diverged")]
-        longest = max(scores, default=0) or 1
-        rows = []
-        for entry in sorted(
-            entries, key=lambda e: (bool(e.get("diverged")), not e.get("reached"), _finite(e.get("score")) or math.inf)
-        ):
-            score, gap = _finite(entry.get("score")), _finite(entry.get("gap"))
-            rows.append(
-                {
-                    "values": [words.value(_dict(entry.get("parameters")).get(name)) for name in names],
-                    "chosen": bool(tuning.get("best")) and entry.get("parameters") == tuning.get("best"),
-                    "outcome": "diverged" if entry.get("diverged") else "reached" if entry.get("reached") else "not reached",
-                    "score": words.number(score, 4) if score is not None else "–",
-                    "share": 0 if score is None or entry.get("diverged") else round(100 * max(score, 0) / longest, 1),
-                    "gap": words.number(gap, 2) if gap is not None else "–",
-                }
-            )
-        grids.append(
-            {
-                "label": run.labels.get(method, str(method)),
-                "names": names,
-                "rows": rows,
-                "cost": str(tuning.get("cost") or "score"),
-            }
-        )
-    return grids
-
-
-def _pairs(run: Run) -> list[dict[str, Any]]:
-    """Methods that ran with the paper's step sizes and with tuned ones."""
-    pairs = []
-    for method in run.methods:
-        base = run.base(method)
-        if base == method or (run.about(method).get("how"), run.about(base).get("how")) != ("published", "tuned"):
-            continue
-        rows = {m: [words.cost_cell(r) for r in run.speedups if r.method == m and r.axis == "k"] for m in (method, base)}
-        for m, how in ((method, "published"), (base, "tuned")):
-            parameters = words.parameters(run.about(m).get("parameters"))
-            pairs.append(
-                {"label": run.labels[base], "how": how, "parameters": parameters, "cells": rows[m], "first": how == "published"}
-            )
-    return pairs
-
-
 def _certificate(run: Run) -> dict[str, Any] | None:
     about = run.part("reference")
-    largest = _finite(about.get("largest"))
+    largest = finite(about.get("largest"))
     if not about.get("kind") and largest is None:
         return None
     values = about.get("values")
-    optima = [v for v in values if _finite(v) is not None] if isinstance(values, list) else []
+    optima = [v for v in values if finite(v) is not None] if isinstance(values, list) else []
     return {
         "kind": str(about.get("kind") or "certificate"),
         "largest": words.number(largest, 2) if largest is not None else "",
@@ -379,11 +275,3 @@ def _links(run: Run, figures: list[Path]) -> list[tuple[str, list[tuple[str, str
             (path.suffix[1:].upper(), path.relative_to(run.folder).as_posix())
         )
     return list(links.items())
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None

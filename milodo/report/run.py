@@ -51,7 +51,7 @@ class Quantity:
 QUANTITY = {
     "gap": Quantity("gap", "gap", "gap to the optimum", "f(x̄) + r(x̄) − f*"),
     "loss": Quantity("loss", "loss", "loss", "f(x̄) + r(x̄)", log=False),
-    "consensus": Quantity("consensus", "consensus error", "consensus error", "(1/n) Σ ‖x_i − x̄‖"),
+    "consensus": Quantity("consensus", "consensus error", "consensus error", "(1/n) Σ ‖xᵢ − x̄‖"),
 }
 
 
@@ -71,7 +71,7 @@ COLOURS = (
     ("#0072b2", "#4ea8e6"), ("#d55e00", "#f58344"), ("#009e73", "#2fc79c"), ("#b0508a", "#e39ac6"),
     ("#3b4252", "#d5dbe5"), ("#c98a00", "#f0b73c"), ("#3a9fd6", "#93d3f5"),
 )  # fmt: skip
-DASHES: tuple[tuple[float, ...], ...] = ((), (8, 3), (9, 3, 2, 3), (14, 4), (5, 2, 2, 2, 2, 2))
+DASHES: tuple[tuple[float, ...], ...] = ((), (8, 3), (9, 3, 2, 3), (14, 4), (12, 3, 2, 3, 2, 3))
 DOTS: tuple[float, ...] = (2, 3)
 """Of a variant: a method with other step sizes."""
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "x": "X", "star": "*", "pentagon": "p"}
@@ -179,6 +179,10 @@ class Run:
         return any(math.isfinite(record.gap) for record in self.records)
 
     @cached_property
+    def converged(self) -> bool:
+        return any(record.status == "CONVERGED" for record in self.records)
+
+    @cached_property
     def quantities(self) -> list[Quantity]:
         """What is drawn: without a certified optimum there is no gap, and the loss itself is shown."""
         return [QUANTITY["gap" if self.certified else "loss"], QUANTITY["consensus"]]
@@ -238,8 +242,15 @@ class Run:
         finite = {method: median[np.isfinite(median)] for method, median in medians.items()}
         calm = [m for m, rows in self.runs.items() if not any(samples[-1].status == "DIVERGED" for samples in rows.values())]
         shown = [finite[m] for m in (calm or self.methods) if finite[m].size]
-        shown += [values[:1] for values in finite.values() if values.size]
         if not shown:
             return None
         low, high = float(np.concatenate(shown).min()), float(np.concatenate(shown).max())
         return (low / 2, high * 3) if QUANTITY[quantity].log else (low - 0.05 * (high - low), high + 0.05 * (high - low))
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None

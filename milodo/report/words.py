@@ -81,7 +81,9 @@ def cost_cell(row: Speedup) -> Cell:
         return Cell("no optimum known", off=True)
     if math.isfinite(row.median):
         high = amount(row.q75, row.axis, unit=False) if math.isfinite(row.q75) else f"> {last}"
-        spread = f"{amount(row.q25, row.axis, unit=False)} – {high}" if row.instances > 1 else ""
+        low, _, prefix = amount(row.q25, row.axis, unit=False).partition(" ")
+        low += f" {prefix}" if prefix and not high.endswith(f" {prefix}") else ""  # 4.9 – 6.7 MB
+        spread = f"{low} – {high}" if row.instances > 1 else ""
         return Cell(amount(row.median, row.axis, unit=False), spread, few)
     if 2 * row.diverged > row.instances:
         return Cell("diverged", "", few, off=True)
@@ -96,7 +98,7 @@ def ratio_cell(row: Speedup, baseline: str | None) -> Cell:
         known = math.isfinite(row.ratio_q25) and math.isfinite(row.ratio_q75) and row.instances > 1
         return Cell(times(row.ratio), f"{times(row.ratio_q25)} – {times(row.ratio_q75)}" if known else "")
     if math.isfinite(row.ratio_least) and row.ratio_least > 0:
-        return Cell(f"> {times(row.ratio_least)}", "baseline not there")
+        return Cell(f"> {times(row.ratio_least)}")
     if math.isfinite(row.ratio_most) and row.ratio_most > 0:
         return Cell(f"< {times(row.ratio_most)}", off=True)
     return Cell("–", off=True)
@@ -110,7 +112,7 @@ def parameters(values: Any) -> list[str]:
 def value(entry: Any) -> str:
     if isinstance(entry, bool) or entry is None:
         return {True: "yes", False: "no", None: "–"}[entry]
-    return f"{entry:.6g}" if isinstance(entry, float) else str(entry)
+    return f"{entry:.4g}" if isinstance(entry, float) else str(entry)
 
 
 def summary(run: Run) -> str:
@@ -121,7 +123,7 @@ def summary(run: Run) -> str:
     first, *others = [part for axis in ("k", "bytes") if axis in [a.key for a in run.axes] and (part := _winner(run, gap, axis))]
     text = f"{first[0]} reaches a gap of {number(gap)} in {first[1]}"
     if others and others[0][0] == first[0]:
-        text += f"; and sends the least for it, {others[0][1]}"
+        text += f", and sends the least to get there: {others[0][1]}"
     elif others:
         text += f"; counting bytes sent, {others[0][0]} is ahead with {others[0][1]}"
     missed = [
@@ -147,14 +149,15 @@ def _winner(run: Run, gap: float, axis: str) -> tuple[str, str] | None:
     if not rows:
         return None
     best, text = rows[0], amount(rows[0].median, axis)
+    fewer = "less" if axis == "bytes" else "fewer"
     base = next((r for r in run.speedups if (r.gap, r.axis, r.method) == (gap, axis, run.baseline)), None)
     if base is not None and best.method != base.method:
         least = best.ratio if math.isfinite(best.ratio) else best.ratio_least
         if math.isfinite(least) and least > 0:
             more = "" if math.isfinite(best.ratio) else "more than "
-            text += f", {more}{times(least)} fewer than {run.labels[base.method]}"
+            text += f", {more}{times(least)} {fewer} than {run.labels[base.method]}"
     elif len(rows) > 1 and best.median > 0:
-        text += f", {times(rows[1].median / best.median)} fewer than {run.labels[rows[1].method]}, the next"
+        text += f", {times(rows[1].median / best.median)} {fewer} than {run.labels[rows[1].method]}, the next"
     return run.labels[best.method], text
 
 

@@ -46,7 +46,9 @@ def grid(rows: int, columns: int) -> nx.Graph:
 def torus(rows: int, columns: int) -> nx.Graph:
     """A lattice whose borders are joined."""
     if min(rows, columns) < 3:
-        raise InvalidInput(f"torus({rows}x{columns}): joined borders need at least 3 rows and 3 columns. Use grid({rows}x{columns}).")
+        raise InvalidInput(
+            f"torus({rows}x{columns}): joined borders need at least 3 rows and 3 columns. Use grid({rows}x{columns})."
+        )
     return nx.grid_2d_graph(rows, columns, periodic=True)
 
 
@@ -90,8 +92,7 @@ def _connected(draw: Callable[[int], nx.Graph], name: str, seed: int) -> nx.Grap
 
 
 FAMILIES: dict[str, Callable[..., nx.Graph]] = {
-    f.__name__: f
-    for f in (ring, path, star, complete, tree, grid, torus, exponential, hypercube, regular, erdos_renyi)
+    f.__name__: f for f in (ring, path, star, complete, tree, grid, torus, exponential, hypercube, regular, erdos_renyi)
 }
 
 EXAMPLES = (
@@ -120,7 +121,9 @@ def topology(name: str | Topology | nx.Graph | Path) -> Topology:
     if not match:
         if "(" not in name and ("/" in name or "." in name):
             return Topology.from_file(name)
-        raise InvalidInput(f"cannot read the topology {name!r}. Write a name such as {', '.join(EXAMPLES[:6])}, or a file's path.")
+        raise InvalidInput(
+            f"cannot read the topology {name!r}. Write a name such as {', '.join(EXAMPLES[:6])}, or a file's path."
+        )
     family, written = match[1].lower(), match[2]
     if family not in FAMILIES:
         raise unknown("topology", family, FAMILIES)

@@ -61,7 +61,9 @@ class Topology:
         """From GraphML (*.graphml) or an edge list: one edge a line, two names separated by blanks or a comma, # for comments."""
         path = Path(path)
         if not path.is_file():
-            raise InvalidInput(f"no graph file {str(path)!r}. Give an edge list or a .graphml file, or a name such as 'ring(10)'.")
+            raise InvalidInput(
+                f"no graph file {str(path)!r}. Give an edge list or a .graphml file, or a name such as 'ring(10)'."
+            )
         if path.suffix == ".graphml":
             try:
                 return cls.from_graph(_numbered(nx.read_graphml(path)), path.name)
@@ -121,4 +123,4 @@ class Topology:
 
 def _numbered(graph: nx.Graph) -> nx.Graph:
     """Names that are all numbers become numbers: as strings '10' would come before '2'."""
-    return nx.relabel_nodes(graph, int) if all(str(node).isdecimal() for node in graph) else graph
+    return nx.relabel_nodes(graph, {node: int(node) for node in graph}) if all(str(node).isdecimal() for node in graph) else graph

@@ -35,7 +35,9 @@ def lazy(topology: Topology) -> Weights:
 def third(topology: Topology) -> Weights:
     """w_ij = 1/3, the paper's choice on the ring; elsewhere rows would not be stochastic."""
     if any(degree != 2 for degree in topology.degrees):
-        raise InvalidInput(f"weights 'third' are for a ring, and {topology} is not one. Use 'metropolis', which equals 1/3 on a ring.")
+        raise InvalidInput(
+            f"weights 'third' are for a ring, and {topology} is not one. Use 'metropolis', which equals 1/3 on a ring."
+        )
     return np.full(len(topology.edges), 1 / 3)
 
 
