@@ -156,10 +156,17 @@ def test_curves_are_the_quartiles_at_every_sample():
 
 
 def test_a_converged_instance_keeps_its_last_value():
-    records = geometric("m", 0, 1 / 100, ks=[0, 10, 100], end="CONVERGED") + geometric("m", 1, 1 / 100, ks=[0, 10, 100, 1000])
-    x, median, _, _ = curves(records, "m", "k", "gap")
+    records = geometric("m", 0, 1 / 100, ks=[0, 10, 100], end="CONVERGED")
+    records += geometric("m", 1, 1 / 100, ks=[0, 10, 100, 1000]) + geometric("m", 2, 1 / 200, ks=[0, 10, 100, 1000])
+    x, _, _, q75 = curves(records, "m", "k", "gap")
     assert x.tolist() == [0, 10, 100, 1000]
-    assert median[-1] == pytest.approx((10**-1 + 10**-10) / 2)
+    assert q75[-1] == pytest.approx((10**-1 + 10**-5) / 2)
+
+
+def test_a_curve_ends_where_half_of_the_instances_have_converged():
+    """Carried on, the median would be flat: where runs were stopped would look like where the method stalls."""
+    records = geometric("m", 0, 1 / 100, ks=[0, 10, 100], end="CONVERGED") + geometric("m", 1, 1 / 100, ks=[0, 10, 100, 1000])
+    assert curves(records, "m", "k", "gap")[0].tolist() == [0, 10, 100]
 
 
 def test_a_diverged_instance_counts_as_infinite_from_then_on():

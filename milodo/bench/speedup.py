@@ -97,7 +97,8 @@ def speedup_table(records: Iterable[Record], gaps: Sequence[float], baseline: st
 def curves(records: Iterable[Record], method: str, axis: str, quantity: str) -> tuple[Array, Array, Array, Array]:
     """x, median, lower and upper quartile over instances of a quantity along an axis, at every sampled iteration.
 
-    An instance that converged keeps its last value, one that diverged counts as inf from then on. Where an instance was cut short
+    An instance that converged keeps its last value, until half of them have: from there on the median would only show where runs
+    were stopped, and look like a stall. One that diverged counts as inf from then on. Where an instance was cut short
     (out of iterations or time, interrupted) nothing is known about it further on, so the curve of all ends there.
     """
     return curves_of(group(records), method, axis, quantity)
@@ -128,6 +129,9 @@ def curves_of(runs: Runs, method: str, axis: str, quantity: str) -> tuple[Array,
         values[row, ks > k[-1]] = {"CONVERGED": value[-1], "DIVERGED": math.inf}.get(status, math.nan)
         if status not in ("CONVERGED", "DIVERGED"):
             end = min(end, k[-1])
+    finished = [samples[-1].k for samples in kept.values() if samples[-1].status == "CONVERGED"]
+    if 2 * len(finished) >= len(kept):
+        end = min(end, sorted(finished)[math.ceil(len(kept) / 2) - 1])
     known = ks <= end
     values, costs = values[:, known], costs[:, known]
     return _columns(costs, 0.5), _columns(values, 0.5), _columns(values, 0.25), _columns(values, 0.75)

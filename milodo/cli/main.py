@@ -15,7 +15,7 @@ import milodo
 from milodo.algorithms import METHODS
 from milodo.bench.benchmark import Benchmark, Interrupted
 from milodo.cli.progress import Bars
-from milodo.cli.tables import race_table, topology_table, tuning_table
+from milodo.cli.tables import race_tables, topology_table, tuning_table
 from milodo.config import Experiment, find_experiment, load_experiment
 from milodo.errors import InvalidInput
 from milodo.process import keep_freed_memory
@@ -49,7 +49,7 @@ Dtype = Annotated[str | None, typer.Option(help="float64 or float32. Gaps are al
 Out = Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME unless given.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")]
-Threads = Annotated[int | None, typer.Option(help="Threads torch may use; all cores unless given.", min=1)]
+Threads = Annotated[int | None, typer.Option(help="Threads torch may use; by the size of the problem unless given.", min=1)]
 
 
 def version(show: bool) -> None:
@@ -111,8 +111,8 @@ def tune(
 
     The result goes into the run's folder, where `milodo bench EXPERIMENT --resume` finds it, and into the cache.
     """
-    use_threads(threads)
     loaded = load_experiment(find_experiment(experiment), seed=seed, device=device, dtype=dtype)
+    use_threads(threads, loaded)
     folder = out or Path("runs") / loaded.name
     with Bars(console) as bars:
         benchmark = Benchmark(loaded, folder, bars, f"milodo tune {experiment}")
@@ -126,7 +126,7 @@ def tune(
 def report(run: Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/demo.")]) -> None:
     """Draw the figures and write report.html again, from a run's records alone. Nothing is re-run."""
     path = write_report(run)
-    console.print(race_table(run))
+    console.print(*race_tables(run))
     console.print(f"Open {path} in a browser; figures are in {run / 'figures'}.", soft_wrap=True)
 
 
@@ -145,15 +145,22 @@ def show_topology(
     console.print(f"Drawn to {' and '.join(map(str, written))}.", soft_wrap=True)
 
 
-def use_threads(threads: int | None) -> None:
-    if threads is not None:
-        torch.set_num_threads(threads)
+SMALL = 1 << 23
+"""Numbers of data in a batch up to which one thread is used: on small steps a second one gains a third on an idle machine,
+and loses a factor of four on a busy one, where the threads wait for each other at every operation."""
+
+
+def use_threads(threads: int | None, experiment: Experiment) -> None:
+    problem, run = experiment.problem, experiment.run
+    data = problem.n * problem.N * problem.d * min(run.batch or run.instances, run.instances)
+    if threads is not None or data <= SMALL:
+        torch.set_num_threads(threads or 1)
 
 
 def run_benchmark(
     experiment: Experiment, folder: Path, command: str, threads: int | None, *, resume: bool, overwrite: bool
 ) -> None:
-    use_threads(threads)
+    use_threads(threads, experiment)
     try:
         with Bars(console) as bars:
             Benchmark(experiment, folder, bars, command).run(resume=resume, overwrite=overwrite)
@@ -169,7 +176,7 @@ def run_benchmark(
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
-    console.print(race_table(folder))
+    console.print(*race_tables(folder))
     console.print(f"Open {path} in a browser; figures are in {folder / 'figures'}.", soft_wrap=True)
 
 

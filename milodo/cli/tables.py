@@ -17,37 +17,34 @@ def parameters(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} = {value:.3g}" for name, value in values.items())
 
 
-def race_table(folder: Path) -> Table:
-    """Median iterations and bytes to each gap, and the speed-up in iterations over the baseline."""
+def race_tables(folder: Path) -> list[Table]:
+    """What each gap costs, in iterations and in bytes, and how many times less than the baseline that is."""
     run, records = read_json(folder / "run.json"), read_records(folder / "records.csv")
-    baseline = run["baseline"]
-    base_label = run["methods"].get(baseline, {}).get("label", baseline)
-    table = Table(
-        title=f"{run['problem']} on {run['topology']['name']}, {run['instances']} unseen instances",
-        caption=f"Median iterations to a gap (bytes sent by all nodes); x = iterations of {base_label} / of the method",
-    )
-    table.add_column("method")
-    table.add_column("parameters", style="dim")
-    for gap in run["gaps"]:
-        table.add_column(f"gap {gap:g}", justify="right")
-    rows: dict[tuple[str, float, str], Speedup] = {
-        (row.method, row.gap, row.axis): row for row in speedup_table(records, run["gaps"], baseline)
-    }
-    for method, facts in run["methods"].items():
-        cells = [_cell(rows.get((method, gap, "k")), rows.get((method, gap, "bytes"))) for gap in run["gaps"]]
-        table.add_row(facts["label"], parameters(facts["parameters"]), *cells)
-    return table
+    rows = {(row.method, row.gap, row.axis): row for row in speedup_table(records, run["gaps"], run["baseline"])}
+    baseline = run["methods"].get(run["baseline"], {}).get("label", run["baseline"])
+    tables = []
+    for axis, unit in (("k", "iterations"), ("bytes", "bytes, sent by all nodes")):
+        table = Table(title=f"Median {unit}, to a gap of ...", title_justify="left")
+        table.add_column("method")
+        for gap in run["gaps"]:
+            table.add_column(f"{gap:g}", justify="right")
+        for method, facts in run["methods"].items():
+            table.add_row(facts["label"], *(_cell(rows.get((method, gap, axis))) for gap in run["gaps"]))
+        tables.append(table)
+    on = f"{run['problem']} on {run['topology']['name']}, {run['instances']} unseen instances"
+    tables[-1].caption = f"{on}; 2x means half of what {baseline} needs"
+    return tables
 
 
-def _cell(iterations: Speedup | None, sent: Speedup | None) -> str:
-    if iterations is None or sent is None:
+def _cell(row: Speedup | None) -> str:
+    if row is None:
         return "-"
-    if not math.isfinite(iterations.median):
-        return "diverged" if 2 * iterations.diverged > iterations.instances else f"> {iterations.last:,.0f}"
-    cell = f"{iterations.median:,.0f} ({_bytes(sent.median)})"
-    if math.isfinite(iterations.ratio):
-        return f"{cell} {iterations.ratio:.2g}x"
-    return f"{cell} > {iterations.ratio_least:.2g}x" if iterations.ratio_least > 1 else cell
+    amount = _bytes if row.axis == "bytes" else "{:,.0f}".format
+    if not math.isfinite(row.median):
+        return "diverged" if 2 * row.diverged > row.instances else f"> {amount(row.last)}"
+    if math.isfinite(row.ratio):
+        return f"{amount(row.median)} [dim]{row.ratio:.2g}x[/]"
+    return f"{amount(row.median)} [dim]> {row.ratio_least:.2g}x[/]" if row.ratio_least > 0 else amount(row.median)
 
 
 def _bytes(count: float) -> str:
