@@ -76,11 +76,12 @@ def test_what_is_fixed_stays_fixed():
     assert isinstance(DAPG.space["K"], Choice)
 
 
-def test_candidates_that_do_not_fit_at_once_run_one_part_after_the_other(monkeypatch):
+def test_how_candidates_are_grouped_changes_nothing(monkeypatch):
     whole = tune(ProxED, PROBLEM, NET, OPTIMUM, SEARCH)
-    monkeypatch.setattr("milodo.bench.tuning.CANDIDATE_NUMBERS", 2 * PROBLEM.zeros().numel())
+    monkeypatch.setattr("milodo.bench.tuning.GROUP_NUMBERS", 2 * PROBLEM.zeros().numel())
     parts = tune(ProxED, PROBLEM, NET, OPTIMUM, SEARCH)
     assert parts.best == whole.best
+    assert [t.score for t in parts.trials] == pytest.approx([t.score for t in whole.trials], rel=1e-9)
 
 
 def test_divergent_candidates_are_told_from_slow_ones():

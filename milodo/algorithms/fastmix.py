@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from milodo.network import Network
 from milodo.types import NodeTensor
 
@@ -17,5 +19,5 @@ def fastmix(x: NodeTensor, net: Network, K: int) -> NodeTensor:
     eta = (1 - root) / (1 + root)
     last = x
     for _ in range(K):
-        x, last = (1 + eta) * net.mix(x) - eta * last, x
+        x, last = torch.lerp(last, net.mix(x), 1 + eta), x  # lerp(a, b, t) = a + t (b - a)
     return x
