@@ -153,8 +153,11 @@ class _Trials:
         return min(self.done, key=_rank)
 
     def run_grid(self, choice: Parameters, grids: dict[str, np.ndarray], progress: Callable[[float], None]) -> None:
-        """All combinations of the grids."""
+        """All combinations of the grids that were not run before."""
         combinations = [dict(zip(grids, map(float, values), strict=True)) for values in itertools.product(*grids.values())]
+        combinations = [c for c in combinations if not any(_same(c | choice, trial.parameters) for trial in self.done)]
+        if not combinations:
+            return
         to_beat = self.best.score if self.done else math.inf
         self.done += self._run_side_by_side(choice, combinations, self.search, to_beat, progress)
 
@@ -256,6 +259,10 @@ class _Group:
     @property
     def best_gap(self) -> float:
         return min((self.gaps[c][-1][1] for c in self.alive), default=math.inf)
+
+
+def _same(a: Parameters, b: Parameters) -> bool:
+    return all(math.isclose(a[name], b[name], rel_tol=1e-9) for name in a)
 
 
 def _rank(trial: Trial) -> tuple[float, float]:
