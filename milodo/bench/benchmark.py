@@ -188,7 +188,7 @@ class Benchmark:
                 lazy["optimum"],
                 search,
                 fixed=fixed,
-                progress=lambda fraction, detail: self.progress(task, fraction, detail),
+                progress=lambda fraction, detail: self.progress(task, min(fraction, 0.99), detail),  # 1 is said with the result
             )
             result = found.to_json()
             cache.store(key, result)

@@ -114,10 +114,14 @@ def tune(
     loaded = load_experiment(find_experiment(experiment), seed=seed, device=device, dtype=dtype)
     use_threads(threads, loaded)
     folder = out or Path("runs") / loaded.name
-    with Bars(console) as bars:
-        benchmark = Benchmark(loaded, folder, bars, f"milodo tune {experiment}")
-        run = benchmark.prepare(resume=True, overwrite=overwrite)
-        benchmark.tune_all(run)
+    try:
+        with Bars(console) as bars:
+            benchmark = Benchmark(loaded, folder, bars, f"milodo tune {experiment}")
+            run = benchmark.prepare(resume=True, overwrite=overwrite)
+            benchmark.tune_all(run)
+    except KeyboardInterrupt:
+        complaints.print(f"\nStopped. What was tuned is kept in {folder}; the same command goes on from there.", soft_wrap=True)
+        raise typer.Exit(130) from None
     console.print(tuning_table(run))
     console.print(f"Saved in {folder}. Race with these: milodo bench {experiment} --out {folder} --resume", soft_wrap=True)
 
@@ -125,7 +129,8 @@ def tune(
 @app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/demo.")]) -> None:
     """Draw the figures and write report.html again, from a run's records alone. Nothing is re-run."""
-    path = write_report(run)
+    with console.status(f"drawing the figures of {run}"):
+        path = write_report(run)
     console.print(*race_tables(run))
     console.print(f"Open {path} in a browser; figures are in {run / 'figures'}.", soft_wrap=True)
 

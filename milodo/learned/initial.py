@@ -1,0 +1,27 @@
+"""Where training starts (Appendix E.1): special initialisation. Random initialisation is how a MiLoDo is made."""
+
+from __future__ import annotations
+
+import torch
+
+from milodo.learned.optimizer import MiLoDo
+from milodo.network import Network
+
+
+@torch.no_grad()
+def special_initialisation(optimizer: MiLoDo, net: Network, gamma: float) -> MiLoDo:
+    """Final layers that ignore their input and put out p = γ, p̃_1 = w/(2γ), p_2 = w/2: with r = 0 this is Exact Diffusion.
+
+    Slots that are only padding get the weight of the node's first edge, which nobody reads.
+    """
+    optimizer.check(net)
+    w = optimizer.to_slots(net.w64)  # [n, width, 1]
+    w = torch.where(w == 0, w[:, :1], w).squeeze(-1)
+    for bank, activation, value in (
+        (optimizer.phi_m, optimizer.activations.m, torch.full((net.n, 1), float(gamma), dtype=torch.float64)),
+        (optimizer.phi_s, optimizer.activations.s, w / (2 * gamma)),
+        (optimizer.phi_u, optimizer.activations.u, w / 2),
+    ):
+        bank.w_2.zero_()
+        bank.b_2.copy_(activation.inverse(value))
+    return optimizer

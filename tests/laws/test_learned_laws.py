@@ -1,0 +1,173 @@
+"""The learned optimizer is an ordinary Algorithm, equals Exact Diffusion where it starts, and keeps what Theorem 2 needs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from milodo.algorithms import ProxED
+from milodo.errors import InvalidInput
+from milodo.learned import PLAIN, Activations, Bank, Bounded, MiLoDo, special_initialisation
+from milodo.network import StackedNetwork
+from milodo.problems import Lasso, optimum
+from milodo.solve import iterate
+from milodo.topology import EXAMPLES, topology
+
+ROUNDING = 1e-11
+"""Of 100 steps in fp64 on iterates of size 1."""
+WIDE = Activations(Bounded(1e-3, 0.5), Bounded(1e-3, 50.0), Bounded(1e-3, 0.4))
+
+
+def made(graph, activations=WIDE, *, seed=0, gamma=None, disturb=0.0):
+    """A MiLoDo in fp64; with gamma specially initialised, its final layers then disturbed so that they do look at their input."""
+    torch.manual_seed(seed)
+    optimizer = MiLoDo(graph, activations=activations, seed=seed).double()
+    if gamma is not None:
+        special_initialisation(optimizer, StackedNetwork(graph), gamma)
+        with torch.no_grad():
+            for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
+                bank.w_2.add_(disturb * torch.randn_like(bank.w_2))
+    return optimizer
+
+
+def states(algorithm, problem, net, count):
+    with torch.no_grad():
+        return [state for _, state in zip(range(count), iterate(algorithm, problem, net), strict=False)]
+
+
+def test_a_bank_is_an_lstm_cell_and_two_layers_at_every_node_and_coordinate():
+    torch.manual_seed(0)
+    n, inputs, outputs, hidden, d = 3, 2, 4, 5, 6
+    bank = Bank(n, inputs, outputs, hidden)
+    v, h, c = torch.randn(2, n, inputs, d), torch.randn(2, n, hidden, d), torch.randn(2, n, hidden, d)
+    out, h_next, c_next = bank(v, h, c)
+    for i in range(n):
+        cell, first, second = nn.LSTMCell(inputs, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, outputs)
+        cell.load_state_dict({"weight_ih": bank.w_x[i], "weight_hh": bank.w_h[i], "bias_ih": bank.b_x[i], "bias_hh": bank.b_h[i]})
+        first.load_state_dict({"weight": bank.w_1[i], "bias": bank.b_1[i]})
+        second.load_state_dict({"weight": bank.w_2[i], "bias": bank.b_2[i]})
+        for k in range(d):
+            h_cell, c_cell = cell(v[:, i, :, k], (h[:, i, :, k], c[:, i, :, k]))
+            torch.testing.assert_close(h_next[:, i, :, k], h_cell)
+            torch.testing.assert_close(c_next[:, i, :, k], c_cell)
+            torch.testing.assert_close(out[:, i, :, k], second(first(h_cell).relu()))
+
+
+def test_a_ring_node_has_the_papers_number_of_parameters():
+    optimizer = MiLoDo("ring(10)")
+    counts = [sum(p.numel() for p in bank.parameters()) // 10 for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u)]
+    assert counts == [2361, 2382, 2382]
+
+
+@pytest.mark.parametrize("graph", EXAMPLES)
+@pytest.mark.parametrize("activations", [PLAIN, WIDE], ids=["plain", "bounded"])
+def test_special_initialisation_without_r_is_exact_diffusion(graph, activations):
+    n, gamma = topology(graph).n, 0.05
+    problem, net = Lasso(n, 6, 12, 0.0).sample([0, 1]), StackedNetwork(graph)
+    learned = states(made(graph, activations, gamma=gamma), problem, net, 60)
+    handcrafted = states(ProxED(gamma=gamma), problem, net, 60)
+    assert max(float((a.x - b.x).abs().max()) for a, b in zip(learned, handcrafted, strict=True)) < ROUNDING
+
+
+@pytest.mark.parametrize("graph", EXAMPLES)
+def test_dual_variables_sum_to_zero_at_every_step(graph):
+    problem, net = Lasso(topology(graph).n, 5, 8, 0.1).sample([0]), StackedNetwork(graph)
+    for state in states(made(graph, seed=1), problem, net, 20):
+        scale = max(1.0, float(state.y.abs().max()))
+        assert float(state.y.sum(-2).abs().max()) < ROUNDING * scale
+
+
+def test_a_limit_of_the_iteration_is_primal_and_dual_optimal():
+    """Theorem 2, with networks whose weights really vary: x_i = x*, and y_i + ∇f_i(x*) in -∂r(x*)."""
+    graph = "ring(6)"
+    problem, net = Lasso(6, 8, 30, 0.1).sample([0, 1]), StackedNetwork(graph)
+    optimizer = made(graph, gamma=0.1, disturb=0.05)
+    *_, before, last = states(optimizer, problem, net, 4000)
+    assert float((last.x - before.x).abs().max()) < 1e-12  # it is a limit
+    assert float((last.h_m - before.h_m).abs().max()) < 1e-9
+    best = optimum(problem)
+    x = problem.everywhere(best.x)
+    assert float((last.x - x).abs().max()) < 1e-10
+    assert float(problem.reg.distance(x, -problem.grad(x) - last.y).max()) < 1e-9
+
+
+@pytest.mark.parametrize("size", [1.0, 1e6])
+def test_bounded_outputs_stay_inside_their_bounds_whatever_the_input(size):
+    outputs = size * torch.randn(1000, dtype=torch.float64)
+    p = Bounded(0.1, 2.0)(outputs)
+    assert bool(((p >= 0.1) & (p <= 2.0)).all())
+
+
+@pytest.mark.parametrize("activation", [Bounded(0.1, 2.0), PLAIN.m, PLAIN.s])
+def test_an_activation_undoes_its_inverse(activation):
+    p = torch.linspace(0.2, 1.9, 20, dtype=torch.float64)
+    torch.testing.assert_close(activation(activation.inverse(p)), p)
+
+
+def test_bounds_that_theorem_2_forbids_are_refused():
+    for low, high in ((0.0, 1.0), (-1.0, 1.0), (2.0, 1.0), (0.1, float("inf")), (float("nan"), 1.0)):
+        with pytest.raises(InvalidInput, match="Theorem 2"):
+            Bounded(low, high)
+    with pytest.raises(InvalidInput, match="Widen the bounds"):
+        made("ring(4)", gamma=0.9)
+
+
+def test_information_travels_two_hops_a_step():
+    """One round carries z, the other p̃: node 0 of a path reaches node 1 with z, and through p̃ nobody new."""
+    graph, n = "path(8)", 8
+    problem = Lasso(n, 5, 8, 0.1).sample([0])
+    other = Lasso(n, 5, 8, 0.1).sample([0])
+    other.b[:, 0] += 1
+    net, optimizer = StackedNetwork(graph), made(graph)
+    for k, (a, b) in enumerate(zip(states(optimizer, problem, net, 4), states(optimizer, other, net, 4), strict=True)):
+        differs = ((a.x - b.x).abs().amax((0, 2)) > 0) | ((a.y - b.y).abs().amax((0, 2)) > 0)
+        assert not bool(differs[optimizer.rounds * k + 1 :].any())
+        assert bool(differs[: min(n, k + 1)].all()) or k == 0
+
+
+def test_declared_rounds_are_counted_rounds():
+    problem, net = Lasso(5, 4, 6, 0.1).sample([0]), StackedNetwork("star(5)")
+    states(made("star(5)"), problem, net, 8)
+    assert net.traffic.rounds == 2 * 7
+
+
+def test_a_batch_of_instances_is_each_alone_and_dtype_is_kept():
+    graph, family = "star(5)", Lasso(5, 4, 6, 0.1)
+    net, optimizer = StackedNetwork(graph), made(graph)
+    both = states(optimizer, family.sample([3, 4]), net, 10)
+    for b, seed in enumerate((3, 4)):
+        alone = states(optimizer, family.sample([seed]), net, 10)
+        torch.testing.assert_close(both[-1].x[b : b + 1], alone[-1].x, rtol=0, atol=1e-12)
+    single = states(optimizer.float(), family.sample([3], dtype=torch.float32), StackedNetwork(graph, dtype=torch.float32), 3)
+    assert {part.dtype for part in single[-1]} == {torch.float32}
+
+
+def test_the_part_of_some_nodes_computes_what_the_whole_computes_there():
+    graph = "erdos_renyi(6,0.5,seed=2)"
+    optimizer, nodes = made(graph), [1, 4]
+    part = optimizer.at(nodes)
+    v, h, c = (torch.randn(2, 6, size, 7, dtype=torch.float64) for size in (2, 20, 20))
+    whole, held = optimizer.phi_m(v, h, c), part.phi_m(v[:, nodes], h[:, nodes], c[:, nodes])
+    for a, b in zip(whole, held, strict=True):
+        torch.testing.assert_close(a[:, nodes], b)
+
+
+def test_the_meta_gradient_reaches_every_parameter_that_is_read():
+    graph = "ring(5)"
+    problem, net, optimizer = Lasso(5, 4, 6, 0.1).sample([0, 1]), StackedNetwork(graph), made(graph)
+    *_, last = itertools.islice(iterate(optimizer, problem, net), 4)
+    last.x.square().mean().backward()
+    for name, parameter in optimizer.named_parameters():
+        assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all()), name
+        assert float(parameter.grad.abs().max()) > 0, name
+
+
+def test_another_topology_and_a_graph_without_edges_are_refused():
+    problem = Lasso(4, 3, 5, 0.1).sample([0])
+    with pytest.raises(InvalidInput, match=r"made for ring\(4\) and cannot run on path\(4\)"):
+        next(iterate(made("ring(4)"), problem, StackedNetwork("path(4)")))
+    with pytest.raises(InvalidInput, match="has no edges"):
+        MiLoDo("path(1)")
