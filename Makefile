@@ -28,7 +28,7 @@ bench: .venv/.test
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 
-# torch first and by its pinned version: any looser request brings gigabytes of CUDA along.
+# torch first and by its pinned version: a looser request may bring gigabytes of CUDA along.
 .venv/.run: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "milodo needs Python 3.11 or newer; try make PYTHON=python3.11 demo"'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

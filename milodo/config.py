@@ -14,7 +14,7 @@ from milodo.algorithms import METHODS
 from milodo.algorithms.published import published
 from milodo.errors import InvalidInput, unknown
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
-from milodo.topology import WEIGHTS, Topology, topology
+from milodo.topology import WEIGHTS, Topology, topology, weights
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -22,7 +22,7 @@ NonNegativeNumber = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class RegularizerTable(Table):
@@ -54,6 +54,12 @@ class ProblemTable(Table):
     N: Count
     lam: NonNegativeNumber = 0.1
     regularizer: RegularizerTable | None = None
+
+    @model_validator(mode="after")
+    def _one_penalty(self) -> ProblemTable:
+        if self.regularizer is not None and "lam" in self.model_fields_set:
+            raise ValueError("[problem] has both lam and [problem.regularizer]; put lam into the regularizer's table.")
+        return self
 
     def build(self) -> Family:
         if self.family not in FAMILIES:
@@ -93,8 +99,8 @@ class RunTable(Table):
     @classmethod
     def _exists(cls, device: str) -> str:
         try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
+            torch.empty(1, device=device).item()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise ValueError(f"device {device!r} is not to be had here. Use 'cpu'.") from error
         return device
 
@@ -115,6 +121,8 @@ class MethodTable(Table):
     """[[methods]]: a method and where its parameters come from."""
 
     name: str
+    label: str | None = None
+    """Told apart by this when one method races several times."""
     use: Literal["tuned", "published", "given"] = "tuned"
     parameters: dict[str, int | float] = {}
     """With use = 'given'."""
@@ -140,20 +148,25 @@ class MethodTable(Table):
     @property
     def key(self) -> str:
         """What records call it."""
-        return self.name if self.use == "tuned" else f"{self.name} ({self.use})"
+        return f"{self.name} ({self.remark})" if self.remark else self.name
+
+    @property
+    def remark(self) -> str:
+        return self.label or ("" if self.use == "tuned" else self.use)
 
 
 class ReportTable(Table):
     """[report]: which gaps the speed-up table asks for, and against whom."""
 
-    gaps: list[Positive] = [1e-1, 1e-2, 1e-3]
+    gaps: Annotated[list[Positive], Field(min_length=1)] = [1e-1, 1e-2, 1e-3]
     baseline: str | None = None
 
 
 class Experiment(Table):
     """One TOML file."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[\w][\w.+-]*$")]
+    """Of the run's folder, runs/NAME; the file's name unless given."""
     title: str = ""
     description: str = ""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -167,12 +180,14 @@ class Experiment(Table):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         family, graph = self.problem.build(), self.network.build()
+        if self.network.weights == "third":
+            weights(graph, "third")
         if graph.n != family.n:
             raise ValueError(f"the topology {graph} has {graph.n} nodes, but [problem] says n = {family.n}. Change one of them.")
         keys = [method.key for method in self.methods]
         for key in keys:
             if keys.count(key) > 1:
-                raise ValueError(f"the method {key!r} is listed twice. Remove one, or give it another `use`.")
+                raise ValueError(f"the method {key!r} is listed twice. Remove one, or tell them apart with `label`.")
         for method in self.methods:
             if method.use == "published":
                 published(method.name, family.name)
@@ -184,7 +199,7 @@ class Experiment(Table):
 def find_experiment(name: str | Path) -> Path:
     """A path as it is; a bare name such as 'demo' is looked up among the shipped experiments."""
     path = Path(name)
-    if path.exists() or path.suffix or len(path.parts) != 1:
+    if path.is_file() or path.suffix or len(path.parts) != 1:
         return path
     package = Path(__file__).resolve().parent
     folders = [package / "experiments", package.parent / "experiments"]  # installed; in a source tree
@@ -210,6 +225,11 @@ def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{path}: not valid TOML: {error}.") from error
     content.setdefault("name", path.stem)
+    network = content.get("network")
+    if isinstance(network, dict) and isinstance(network.get("topology"), str):
+        beside = path.parent / network["topology"]
+        if beside.is_file():  # a graph file is named as seen from the experiment
+            network["topology"] = str(beside)
     for key, value in overrides.items():
         if value is not None:
             (content if key == "seed" else content.setdefault("run", {}))[key] = value
@@ -229,10 +249,10 @@ def parse_experiment(content: dict[str, Any], where: str) -> Experiment:
 
 def _sentence(error: dict[str, Any]) -> str:
     """One sentence for the first thing wrong, in the words of the file."""
-    location = [part for part in error["loc"] if part != "after"]
-    tables = [str(part) for part in location[:-1] if isinstance(part, str)]
+    # A union's members ('int', 'float') and places in a list are not words of the file.
+    location = [part for part in error["loc"] if isinstance(part, str) and part not in ("int", "float")]
+    tables, key = location[:-1], location[-1] if location else None
     table = f"[{'.'.join(tables)}]" if tables else "the file's first lines"
-    key = location[-1] if location else None
     if error["type"] == "extra_forbidden":
         known = _fields(location[:-1])
         near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
@@ -243,6 +263,8 @@ def _sentence(error: dict[str, Any]) -> str:
     said = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return said
+    if error["type"] == "model_type":
+        return f"[{'.'.join(location)}] must be one table."
     return f"{key!r} in {table} is {error['input']!r}: {said[0].lower()}{said[1:]}."
 
 
@@ -250,8 +272,6 @@ def _fields(location: list[Any]) -> list[str]:
     """Keys that are known in the table at this place."""
     model: Any = Experiment
     for part in location:
-        if isinstance(part, int):
-            continue
         annotation = model.model_fields[part].annotation
         candidates = [annotation, *getattr(annotation, "__args__", ())]
         model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), model)

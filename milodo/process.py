@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 """From malloc.h of the GNU C library."""
 
 
@@ -21,6 +21,6 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    return all(
-        mallopt(which, size) for which, size in ((M_TRIM_THRESHOLD, 1 << 30), (M_TOP_PAD, 1 << 28), (M_MMAP_THRESHOLD, 1 << 25))
-    )
+    # Up to 2 GB of freed memory are kept; nothing comes by mmap, which always hands over fresh pages.
+    settings = {M_TRIM_THRESHOLD: (1 << 31) - 1, M_TOP_PAD: 1 << 27, M_MMAP_MAX: 0}
+    return all(mallopt(which, value) for which, value in settings.items())

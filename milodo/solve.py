@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from milodo.algorithms import Algorithm
 from milodo.errors import InvalidInput
-from milodo.network import Network, Observer, StackedObserver
+from milodo.network import Network, Observer, StackedObserver, Traffic
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Point
 
@@ -96,6 +96,8 @@ class Result:
     """f(x̄) + r(x̄), one number an instance."""
     consensus: torch.Tensor
     """(1/n) Σ ‖x_i - x̄‖, one number an instance."""
+    traffic: Traffic = field(default_factory=Traffic)
+    """Sent by the nodes held here in this run."""
 
     def __str__(self) -> str:
         return f"{self.status.name} after {self.k} iterations: {self.status.sentence}."
@@ -104,6 +106,18 @@ class Result:
 def mean_point(x: NodeTensor, observer: Observer) -> Point:
     """x̄ = (1/n) Σ x_i."""
     return observer.mean(x, dim=-2)
+
+
+TOUCH = 1e-6
+"""How far beyond a wall of r an average still counts as touching it, relative to its size."""
+
+
+def judged_point(x: NodeTensor, problem: Problem, observer: Observer) -> Point:
+    """x̄ where its loss is taken: averages of points on a wall of r round to beyond it, all the more if they were made in fp32
+    and are judged in fp64, and r = ∞ there would look like divergence."""
+    x_mean = mean_point(x, observer)
+    inside = problem.reg.inside(x_mean)
+    return torch.where((inside - x_mean).abs() <= TOUCH * (1 + x_mean.abs()), inside, x_mean)
 
 
 def consensus_error(x: NodeTensor, observer: Observer) -> torch.Tensor:
@@ -131,12 +145,12 @@ def solve(
 ) -> Result:
     """Runs a method until a stopping rule says so."""
     stop, observer = stop or Stop(), observer or StackedObserver()
-    start = time.perf_counter()
+    start, sent = time.perf_counter(), net.traffic.snapshot()
     k, state, status = 0, None, Status.RUNNING
     first = last = None
     for k, state in enumerate(iterate(algorithm, problem, net, x0=x0)):
         if k % stop.every == 0 or k == stop.steps:
-            last = problem.objective(mean_point(state.x, observer), observer)
+            last = problem.objective(judged_point(state.x, problem, observer), observer)
             first = last if first is None else first
             if not torch.isfinite(last).all() or (last > GROWTH * first.abs().clamp(min=1)).any():
                 status = Status.DIVERGED
@@ -149,8 +163,8 @@ def solve(
         if status is not Status.RUNNING:
             break
     assert state is not None
-    objective = problem.objective(mean_point(state.x, observer), observer)
-    return Result(state.x, k, status, objective, consensus_error(state.x, observer))
+    objective = problem.objective(judged_point(state.x, problem, observer), observer)
+    return Result(state.x, k, status, objective, consensus_error(state.x, observer), net.traffic - sent)
 
 
 def _within(problem: Problem, x: NodeTensor, observer: Observer, tolerance: float) -> bool:

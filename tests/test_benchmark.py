@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 
@@ -127,6 +128,58 @@ def test_a_folder_is_not_overwritten_unasked_nor_resumed_with_another_experiment
         Benchmark(experiment(iterations=61), tmp_path / "run").run(resume=True)
     assert (tmp_path / "run" / "records.csv").read_bytes() == before
     Benchmark(experiment(iterations=61), tmp_path / "run").run(overwrite=True)
+
+
+def test_a_graph_that_has_changed_is_not_mixed_into_an_old_run(tmp_path):
+    links = tmp_path / "links.txt"
+    links.write_text("0 1\n1 2\n2 3\n3 4\n")
+    on_file = experiment().model_copy(update={"network": experiment().network.model_copy(update={"topology": str(links)})})
+    Benchmark(on_file, tmp_path / "run").run()
+    links.write_text("0 1\n0 2\n0 3\n0 4\n")
+    with pytest.raises(InvalidInput, match="another graph"):
+        Benchmark(on_file, tmp_path / "run").run(resume=True)
+
+
+def test_a_file_cut_in_its_last_line_can_be_resumed(tmp_path):
+    folder = Benchmark(experiment(), tmp_path / "run").run()
+    whole = without_clock(read_records(folder / "records.csv"))
+    text = (folder / "records.csv").read_text()
+    (folder / "records.csv").write_text(text[:-30])
+    with pytest.raises(InvalidInput, match="line"):
+        read_records(folder / "records.csv")
+    Benchmark(experiment(), folder).run(resume=True)
+    again = without_clock(read_records(folder / "records.csv"))
+    assert sorted(map(str, again)) == sorted(map(str, whole))
+
+
+def test_what_cannot_be_certified_has_no_gap_and_is_not_tuned_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("milodo.problems.reference.CERTIFIED", -1.0)  # nothing is good enough
+    with pytest.raises(InvalidInput, match="no gap to tune for"):
+        Benchmark(experiment(), tmp_path / "tuned").run()
+    given = {"name": "prox-ed", "use": "given", "parameters": {"gamma": 0.1}}
+    content = {**experiment().model_dump(mode="json"), "methods": [given]}
+    del content["problem"]["regularizer"]
+    folder = Benchmark(parse_experiment(content, "x"), tmp_path / "given").run()
+    assert all(math.isnan(row.gap) for row in read_records(folder / "records.csv"))
+    assert read_json(folder / "run.json")["reference"]["values"] == [None] * 6
+
+
+def test_a_start_that_is_already_optimal_is_tuned_and_raced(tmp_path):
+    content = experiment().model_dump(mode="json")
+    content["problem"] = {**content["problem"], "lam": 100.0}
+    del content["problem"]["regularizer"]
+    folder = Benchmark(parse_experiment(content, "x"), tmp_path / "run").run()
+    gaps = [row.gap for row in read_records(folder / "records.csv")]
+    assert gaps and max(map(abs, gaps)) < 1e-14  # rounding of a loss of size 1
+
+
+@pytest.mark.parametrize("regularizer", [{"kind": "box", "low": 0.0, "high": 0.3}, {"kind": "non_negative", "lam": 0.05}])
+def test_walls_touched_in_float32_are_not_divergence(tmp_path, regularizer):
+    content = experiment(dtype="float32", iterations=300).model_dump(mode="json")
+    content["problem"] = {"family": "lasso", "n": 5, "d": 8, "N": 20, "regularizer": regularizer}
+    folder = Benchmark(parse_experiment(content, "x"), tmp_path / "run").run()
+    last = {(row.method, row.instance): row.status for row in read_records(folder / "records.csv")}
+    assert set(last.values()) == {"STEPS"}
 
 
 def test_an_unwritable_folder_is_refused_before_anything_runs(tmp_path, monkeypatch):

@@ -95,6 +95,9 @@ def test_seed_and_dtype_change_the_run(folder):
 
 
 def test_topology_prints_facts_and_draws(tmp_path):
+    (tmp_path / "[/odd]").mkdir(parents=True)
+    code, out, err = milodo("topology", "ring(4)", "--out", "[/odd]", cwd=tmp_path)
+    assert code == 0 and (tmp_path / "[/odd]" / "ring-4.png").exists(), err
     code, out, err = milodo("topology", "grid(3x3)", "--out", "grid.svg", cwd=tmp_path)
     assert code == 0, err
     assert "9 nodes, 12 edges, diameter 4" in out and "fastest" in out
@@ -111,6 +114,10 @@ def test_topology_prints_facts_and_draws(tmp_path):
         (("report", "nowhere"), "nowhere"),
         (("bench", "small.toml", "--dtype", "float16"), "'dtype' in [run] is 'float16'"),
         (("bench", "small.toml", "--out", "small.toml/run"), "cannot write to"),
+        (("topology", "ring(3)", "--out", "nowhere/ring.png"), "cannot write to"),
+        (("topology", "ring(3)", "--out", "ring.jpg"), "Give a name that ends in .png, .svg, .pdf"),
+        (("topology", "erdos_renyi(100000,0.00001)"), "will not be connected"),
+        (("bench", "small.toml", "--resume", "--overwrite"), "Choose one of them"),
     ],
 )
 def test_a_mistake_gets_one_sentence_on_stderr_and_exit_code_2(folder, arguments, says):
@@ -123,7 +130,7 @@ def test_a_mistake_gets_one_sentence_on_stderr_and_exit_code_2(folder, arguments
 
 def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):
     (folder / "long.toml").write_text(EXPERIMENT.format(iterations=3_000_000))
-    process = start("bench", "long.toml", cwd=folder)
+    process = start("bench", "long.toml", "--seed", 3, cwd=folder)
     run = folder / "runs" / "long" / "run.json"
     deadline = time.monotonic() + 60
     while not (run.exists() and '"reference"' in run.read_text()):  # the race has begun
@@ -134,6 +141,6 @@ def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert re.search(r"milodo bench long.toml --out runs/long --resume", err)
+    assert re.search(r"milodo bench long.toml --seed 3 --out runs/long --resume", err)
     rows = read_records(folder / "runs" / "long" / "records.csv")
-    assert rows and {row.status for row in rows} == {"RUNNING", "INTERRUPTED"}
+    assert "INTERRUPTED" in {row.status for row in rows} and "STEPS" not in {row.status for row in rows}

@@ -75,6 +75,15 @@ def test_defaults_and_overrides(tmp_path):
         (("lam = 0.1", '[problem.regularizer]\nkind = "box"\nlow = 1.0'), "regularizer 'box' takes low, high, but got low"),
         (("lam = 0.1", '[problem.regularizer]\nkind = "box"\nlwo = 1.0'), r"unknown key 'lwo' in \[problem.regularizer\]. Did you mean 'low'"),
         (("[problem]", "[problem"), "not valid TOML"),
+        (("n = 5", 'n = "5"'), r"'n' in \[problem\] is '5'"),
+        (("[problem]", 'name = "../up"\n[problem]'), "'name' in the file's first lines is '../up'"),
+        (('name = "prox-ed"', 'name = "prox-ed"\nuse = "given"\nparameters = {gamma = true}'), r"'gamma' in \[methods.parameters\] is True"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[report]\ngaps = [-1.0]'), r"'gaps' in \[report\] is -1.0"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[report]\ngaps = []'), r"'gaps' in \[report\] is \[\]"),
+        (("lam = 0.1", 'lam = 0.1\n[problem.regularizer]\nkind = "l1"\nlam = 0.2'), "both lam and"),
+        (('topology = "ring(5)"', 'topology = "star(5)"\nweights = "third"'), "weights 'third' are for a ring"),
+        (("[problem]", "[[problem]]"), r"\[problem\] must be one table"),
+        (("iterations = 100", 'iterations = 100\ndevice = "meta"'), "device 'meta' is not to be had here"),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_sentence(tmp_path, change, says):
@@ -91,6 +100,25 @@ def test_a_missing_file_suggests_its_neighbour(tmp_path):
         load_experiment(tmp_path / "laso.toml")
     with pytest.raises(InvalidInput, match=r"unknown experiment 'dmo'\. Did you mean 'demo'"):
         find_experiment("dmo")
+
+
+def test_a_graph_file_is_named_as_seen_from_the_experiment(tmp_path):
+    (tmp_path / "links.txt").write_text("0 1\n1 2\n2 3\n3 4\n")
+    experiment = load(tmp_path, GOOD.replace('"ring(5)"', '"links.txt"'))
+    assert experiment.network.build().diameter == 4
+
+
+def test_a_folder_named_like_a_shipped_experiment_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    assert find_experiment("demo").name == "demo.toml"
+
+
+def test_one_method_may_race_twice_under_two_labels(tmp_path):
+    twice = "\n".join(
+        f'[[methods]]\nname = "prox-ed"\nlabel = "{c}"\nuse = "given"\nparameters = {{gamma = 0.{c}}}' for c in (1, 2)
+    )
+    assert [m.key for m in load(tmp_path, GOOD + twice).methods] == ["prox-ed", "prox-ed (1)", "prox-ed (2)"]
 
 
 def test_any_regularizer_can_be_asked_for(tmp_path):

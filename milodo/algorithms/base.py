@@ -73,7 +73,8 @@ class Algorithm(ABC):
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]  # every method is a dataclass
-            check_parameter(self.label, field.name, self.space[field.name], getattr(self, field.name))
+            if field.name in self.space:
+                check_parameter(self.label, field.name, self.space[field.name], getattr(self, field.name))
 
 
 def check_parameter(method: str, name: str, kind: StepSize | Fraction | Choice, value: Any) -> None:

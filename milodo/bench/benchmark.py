@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ class Benchmark:
             raise InvalidInput(
                 f"cannot write to {str(self.folder)!r} ({error.strerror}). Choose another folder with --out."
             ) from error
+        if resume and overwrite:
+            raise InvalidInput("--resume continues a run and --overwrite replaces it. Choose one of them.")
         config = self.experiment.model_dump(mode="json")
         if self.run_file.exists() and not overwrite:
             if not resume:
@@ -76,8 +79,13 @@ class Benchmark:
                     f"{str(self.folder)!r} was made with another configuration, and mixing the two would not be a fair race. "
                     "Use --overwrite, or another --out."
                 )
+            if run.get("topology", {}).get("fingerprint") != self.net.topology.fingerprint:
+                raise InvalidInput(
+                    f"{str(self.folder)!r} was made on another graph than {self.net.topology} is now. Use --overwrite or --out."
+                )
             return run
-        self.records_file.unlink(missing_ok=True)
+        for stale in (self.records_file, self.folder / "report.html"):
+            stale.unlink(missing_ok=True)
         graph, w = self.net.topology, self.experiment.network.weights
         run = {
             "format": FORMAT,
@@ -140,7 +148,7 @@ class Benchmark:
             parameters, report = self._parameters(method, lazy)
             algorithm = METHODS[method.name](**parameters)  # type: ignore[arg-type]
             run["methods"][method.key] = {
-                "label": algorithm.label + ("" if method.use == "tuned" else f" ({method.use})"),
+                "label": algorithm.label + (f" ({method.remark})" if method.remark else ""),
                 "parameters": parameters,
                 "how": method.use,
                 "rounds_per_iteration": algorithm.rounds,
@@ -169,7 +177,7 @@ class Benchmark:
             "search": table.model_dump(mode="json"),
             "space": {name: repr(kind) for name, kind in cls.space.items()},
         }
-        task = f"tune {cls.label}" + ("" if method.use == "tuned" else f" ({method.use})")
+        task = f"tune {cls.label}" + (f" ({method.remark})" if method.remark else "")
         result = cache.load(key)
         cached = result is not None
         if result is not None:
@@ -177,7 +185,7 @@ class Benchmark:
         else:
             if not lazy:  # the tuning instances are built only if somebody needs them
                 lazy["problem"] = self.family.sample(seeds, device=self.experiment.run.device)
-                lazy["optimum"] = self._certify(lazy["problem"], "tuning instances").value
+                lazy["optimum"] = self._tuning_optimum(lazy["problem"])
                 lazy["net"] = self._network(torch.float64)
             self.progress(task, 0.0, "")
             search = Search(**table.model_dump(exclude={"instances"}))
@@ -196,6 +204,16 @@ class Benchmark:
         report = {**table.model_dump(mode="json"), "seeds": seeds, "fixed": fixed, "cached": cached, **result}
         return dict(result["best"]), report
 
+    def _tuning_optimum(self, problem: Problem) -> torch.Tensor:
+        found = self._certify(problem, "tuning instances")
+        if not bool(found.certified.all()):
+            raise InvalidInput(
+                f"no optimum could be certified for the tuning instances (the worst {found.kind} is "
+                f"{float(found.certificate.max()):.0e}), so there is no gap to tune for. "
+                "Give the parameters with use = 'given', or change the problem: it may have no minimum."
+            )
+        return found.value
+
     def _chunks(self) -> list[tuple[int, int]]:
         """Instances [from, to) simulated together."""
         run = self.experiment.run
@@ -206,7 +224,7 @@ class Benchmark:
         """Which method has which chunk behind it; rows of anything else are dropped, to be run again."""
         if not self.records_file.exists():
             return set()
-        rows = read_records(self.records_file)
+        rows = read_records(self.records_file, drop_cut_line=True)
         last = {(row.method, row.instance): row.status for row in rows}
         done = {
             (method.key, chunk)
@@ -215,8 +233,7 @@ class Benchmark:
             if all(last.get((method.key, i), "RUNNING") not in UNFINISHED for i in range(*chunk))
         }
         kept = [row for row in rows if any(key == row.method and a <= row.instance < b for key, (a, b) in done)]
-        if len(kept) < len(rows):
-            write_records(self.records_file, kept)
+        write_records(self.records_file, kept)
         return done
 
     def _race_all(self, run: dict[str, Any], done: set[tuple[str, tuple[int, int]]]) -> None:
@@ -237,10 +254,11 @@ class Benchmark:
             )
             found = self._certify(judge, "test instances")
             self._note_reference(run, chunk, found)
+            known = torch.where(found.certified, found.value, math.nan)
             for method in todo:
                 algorithm: Algorithm = METHODS[method.name](**run["methods"][method.key]["parameters"])
                 check(algorithm, problem, self.net)
-                recorder = Recorder(method.key, judge, self.net, found.value, seeds[slice(*chunk)], chunk[0])
+                recorder = Recorder(method.key, judge, self.net, known, seeds[slice(*chunk)], chunk[0])
                 label = run["methods"][method.key]["label"]
                 task = f"race {label}" + (f", instances {chunk[0] + 1} to {chunk[1]}" if len(self._chunks()) > 1 else "")
                 self.progress(task, 0.0, "")
@@ -255,7 +273,8 @@ class Benchmark:
         values = run.setdefault(
             "reference", {"kind": found.kind, "largest": 0.0, "values": [None] * self.experiment.run.instances}
         )
-        values["values"][slice(*chunk)] = found.value.tolist()
+        certified = found.certified.tolist()
+        values["values"][slice(*chunk)] = [v if ok else None for v, ok in zip(found.value.tolist(), certified, strict=True)]
         values["largest"] = max(values["largest"], float(found.certificate.max()))
         write_json(self.run_file, run)
 
@@ -268,4 +287,4 @@ def _outcome(recorder: Recorder) -> str:
     statuses = {status: recorder.ended.count(status) for status in recorder.ended}
     gaps = sorted(rows[-1].gap for rows in recorder.rows)
     ends = ", ".join(f"{count} {status.name.lower()}" for status, count in statuses.items())
-    return f"median gap {gaps[len(gaps) // 2]:.1e} after {max(rows[-1].k for rows in recorder.rows)} iterations ({ends})"
+    return f"gap {gaps[len(gaps) // 2]:.0e} at k = {max(rows[-1].k for rows in recorder.rows)} ({ends})"

@@ -13,7 +13,7 @@ from milodo.algorithms import Algorithm
 from milodo.bench.records import Record
 from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
-from milodo.solve import GROWTH, Status, consensus_error, iterate, mean_point
+from milodo.solve import GROWTH, Status, consensus_error, iterate, judged_point
 from milodo.types import NodeTensor
 
 OBSERVER = StackedObserver()
@@ -70,7 +70,7 @@ class Recorder:
     def look(self, k: int, x: NodeTensor, seconds: float, limits: Limits) -> None:
         """Loss and gap are computed in fp64 on the fp64 problem, whatever precision the method runs in."""
         x = x.to(self.judge.dtype)
-        loss = self.judge.objective(mean_point(x, OBSERVER), OBSERVER).tolist()
+        loss = self.judge.objective(judged_point(x, self.judge, OBSERVER), OBSERVER).tolist()
         consensus = consensus_error(x, OBSERVER).tolist()
         sent = self.net.traffic - self._sent_before
         for b, seed in enumerate(self.seeds):

@@ -70,8 +70,8 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
         append_records(part, records)
 
 
-def read_records(path: Path) -> list[Record]:
-    """Rows of a records.csv, checked."""
+def read_records(path: Path, *, drop_cut_line: bool = False) -> list[Record]:
+    """Rows of a records.csv, checked. A process killed while writing leaves half a last line, which may be dropped."""
     if not path.is_file():
         raise InvalidInput(f"no records at {str(path)!r}. Run `milodo bench EXPERIMENT.toml` first, and give its run folder.")
     with path.open(newline="") as file:
@@ -79,14 +79,19 @@ def read_records(path: Path) -> list[Record]:
         header = next(rows, None)
         if header != COLUMNS:
             raise InvalidInput(f"{path}: not a milodo records file (expected the columns {', '.join(COLUMNS)}).")
-        records = []
-        for number, row in enumerate(rows, 2):
-            try:
-                records.append(Record(**{c: _KINDS[c](v) for c, v in zip(COLUMNS, row, strict=True)}))
-            except ValueError as error:
-                raise InvalidInput(
-                    f"{path}, line {number}: not a record ({error}). The file was cut or edited; run again."
-                ) from error
+        lines = list(rows)
+    records = []
+    for number, row in enumerate(lines, 2):
+        try:
+            if len(row) != len(COLUMNS):
+                raise ValueError(f"{len(row)} columns instead of {len(COLUMNS)}")
+            records.append(Record(**{c: _KINDS[c](v) for c, v in zip(COLUMNS, row, strict=True)}))
+        except ValueError as error:
+            if drop_cut_line and number == len(lines) + 1:
+                break
+            raise InvalidInput(
+                f"{path}, line {number}: not a record ({error}). The file was cut or edited; run again."
+            ) from error
     return records
 
 

@@ -19,7 +19,7 @@ from milodo.algorithms import Algorithm, Choice, Fraction, StepSize
 from milodo.bench.recorder import OBSERVER, sample_times
 from milodo.network import Network
 from milodo.problems import Problem
-from milodo.solve import GROWTH, check, mean_point
+from milodo.solve import GROWTH, check, judged_point
 
 Parameters = dict[str, float | int]
 
@@ -174,7 +174,7 @@ class _Trials:
         front = [t for t in sorted(self.done, key=_rank) if not t.diverged and choice.items() <= t.parameters.items()][:FRONT]
         larger = [{name: t.parameters[name] * (MARGIN if name in steps else 1) for name in free} for t in front]
         rounds = self._unit(self.method(**best.parameters))
-        longer = min(self.search.iterations, math.ceil(3 * best.score / rounds))
+        longer = max(1, min(self.search.iterations, math.ceil(3 * best.score / rounds)))
         pushed = self._run_side_by_side(choice, larger, replace(self.search, iterations=longer), None, lambda fraction: None)
         for trial, push in zip(front, pushed, strict=True):
             if not push.diverged and push.gap <= 2 * max(trial.gap, self.search.target):
@@ -244,7 +244,7 @@ class _Group:
     def look(self, k: int, optimum: torch.Tensor, too_large: float) -> None:
         if not self.alive:
             return
-        loss = self.problem.objective(mean_point(self.state.x, OBSERVER), OBSERVER)  # [candidates, *batch]
+        loss = self.problem.objective(judged_point(self.state.x, self.problem, OBSERVER), OBSERVER)  # [candidates, *batch]
         fine = loss.flatten(1).mean(1) < too_large  # False for NaN
         mean_gap = (loss - optimum).flatten(1).mean(1).tolist()
         for row, c in enumerate(self.alive):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +16,7 @@ from rich.console import Console
 import milodo
 from milodo.algorithms import METHODS
 from milodo.bench.benchmark import Benchmark, Interrupted
+from milodo.bench.records import read_json
 from milodo.cli.progress import Bars
 from milodo.cli.tables import race_tables, topology_table, tuning_table
 from milodo.config import Experiment, find_experiment, load_experiment
@@ -71,8 +74,7 @@ def demo(seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out
 
     The first run tunes; later ones find the tuning in the cache and take about half the time.
     """
-    experiment = load_experiment(find_experiment("demo"), seed=seed, device=device, dtype=dtype)
-    run_benchmark(experiment, out or Path("runs/demo"), "milodo demo", threads, resume=False, overwrite=True)
+    run_benchmark("demo", {"seed": seed, "device": device, "dtype": dtype}, out, threads, resume=False, overwrite=True)
 
 
 @app.command()
@@ -91,10 +93,8 @@ def bench(
     Writes records.csv, run.json, figures and report.html to the run's folder. Ctrl-C keeps what was recorded;
     the same command with --resume goes on.
     """
-    loaded = load_experiment(find_experiment(experiment), seed=seed, device=device, dtype=dtype)
-    run_benchmark(
-        loaded, out or Path("runs") / loaded.name, f"milodo bench {experiment}", threads, resume=resume, overwrite=overwrite
-    )
+    options = {"seed": seed, "device": device, "dtype": dtype}
+    run_benchmark(str(experiment), options, out, threads, resume=resume, overwrite=overwrite)
 
 
 @app.command()
@@ -111,28 +111,29 @@ def tune(
 
     The result goes into the run's folder, where `milodo bench EXPERIMENT --resume` finds it, and into the cache.
     """
-    loaded = load_experiment(find_experiment(experiment), seed=seed, device=device, dtype=dtype)
+    options = {"seed": seed, "device": device, "dtype": dtype}
+    loaded = load_experiment(find_experiment(experiment), **options)
     use_threads(threads, loaded)
     folder = out or Path("runs") / loaded.name
     try:
         with Bars(console) as bars:
-            benchmark = Benchmark(loaded, folder, bars, f"milodo tune {experiment}")
-            run = benchmark.prepare(resume=True, overwrite=overwrite)
+            benchmark = Benchmark(loaded, folder, bars, command_line("tune", str(experiment), options, folder))
+            run = benchmark.prepare(resume=not overwrite, overwrite=overwrite)
             benchmark.tune_all(run)
     except KeyboardInterrupt:
-        complaints.print(f"\nStopped. What was tuned is kept in {folder}; the same command goes on from there.", soft_wrap=True)
+        again = command_line("tune", str(experiment), options, folder)
+        say(complaints, f"\nStopped. What was tuned is kept in {folder}.\nGo on with: {again}")
         raise typer.Exit(130) from None
     console.print(tuning_table(run))
-    console.print(f"Saved in {folder}. Race with these: milodo bench {experiment} --out {folder} --resume", soft_wrap=True)
+    say(console, f"Saved in {folder}. Race with these: {command_line('bench', str(experiment), options, folder)} --resume")
 
 
 @app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/demo.")]) -> None:
     """Draw the figures and write report.html again, from a run's records alone. Nothing is re-run."""
-    with console.status(f"drawing the figures of {run}"):
+    with console.status("drawing the figures"), writing_to(run):
         path = write_report(run)
-    console.print(*race_tables(run))
-    console.print(f"Open {path} in a browser; figures are in {run / 'figures'}.", soft_wrap=True)
+    show_result(run, path)
 
 
 @app.command("topology")
@@ -140,19 +141,41 @@ def show_topology(
     name: Annotated[
         str, typer.Argument(help=f"A name ({', '.join(EXAMPLES)}), an edge list or a .graphml file.", show_default=False)
     ],
-    out: Annotated[Path | None, typer.Option(help="Where to draw it, .png or .svg; NAME.png unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to draw it, .png, .svg or .pdf; NAME.png unless given.")] = None,
 ) -> None:
     """Facts of a graph (size, diameter, how fast each choice of weights mixes), and its picture."""
     graph = topology(name)
-    console.print(topology_table(graph))
-    path = out or Path("".join(c if c.isalnum() else "-" for c in Path(graph.name).stem).strip("-") + ".png")
-    written = draw_topology(graph, path)
-    console.print(f"Drawn to {' and '.join(map(str, written))}.", soft_wrap=True)
+    path = Path("".join(c if c.isalnum() else "-" for c in Path(graph.name).stem).strip("-") + ".png")
+    if out is not None:
+        path = out / path if out.is_dir() else out
+    if path.suffix not in PICTURES:
+        raise InvalidInput(f"cannot draw to {str(path)!r}. Give a name that ends in {', '.join(PICTURES)}.")
+    with console.status("mixing and drawing"), writing_to(path):
+        table = topology_table(graph)
+        written = draw_topology(graph, path)
+    console.print(table)
+    say(console, f"Drawn to {' and '.join(map(str, written))}.")
 
 
+PICTURES = (".png", ".svg", ".pdf")
 SMALL = 1 << 23
 """Numbers of data in a batch up to which one thread is used: on small steps a second one gains a third on an idle machine,
 and loses a factor of four on a busy one, where the threads wait for each other at every operation."""
+FEW = 32
+"""Fewer instances than this make rough medians."""
+
+
+def say(where: Console, text: str) -> None:
+    """Plain text: paths may hold what rich would take for markup."""
+    where.print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInput(f"cannot write to {str(path)!r} ({error.strerror or error}). Choose another place.") from error
 
 
 def use_threads(threads: int | None, experiment: Experiment) -> None:
@@ -162,40 +185,50 @@ def use_threads(threads: int | None, experiment: Experiment) -> None:
         torch.set_num_threads(threads or 1)
 
 
+def command_line(command: str, experiment: str, options: dict[str, Any], folder: Path) -> str:
+    """What to type to do the same again."""
+    given = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+    return shlex.join(["milodo", command, experiment, *given, "--out", str(folder)])
+
+
 def run_benchmark(
-    experiment: Experiment, folder: Path, command: str, threads: int | None, *, resume: bool, overwrite: bool
+    experiment: str, options: dict[str, Any], out: Path | None, threads: int | None, *, resume: bool, overwrite: bool
 ) -> None:
-    use_threads(threads, experiment)
+    loaded = load_experiment(find_experiment(experiment), **options)
+    folder = out or Path("runs") / loaded.name
+    command = command_line("bench", experiment, options, folder)
+    use_threads(threads, loaded)
     try:
         with Bars(console) as bars:
-            Benchmark(experiment, folder, bars, command).run(resume=resume, overwrite=overwrite)
+            Benchmark(loaded, folder, bars, command).run(resume=resume, overwrite=overwrite)
             bars("report", 0.0, "")
-            path = write_report(folder)
-            bars("report", 1.0, str(path))
-    except Interrupted as stopped:
-        again = f"milodo bench {experiment.name if command == 'milodo demo' else command.removeprefix('milodo bench ')}"
-        complaints.print(
-            f"\nStopped. What was recorded is kept in {folder} ({stopped.done} of {stopped.total} methods complete).\n"
-            f"Go on with:      {again} --out {folder} --resume\n"
-            f"Look at it with: milodo report {folder}",
-            soft_wrap=True,
-        )
+            with writing_to(folder):
+                path = write_report(folder)
+            bars("report", 1.0, "")
+    except (Interrupted, KeyboardInterrupt):
+        say(complaints, f"\nStopped. What was recorded is kept in {folder}.\nGo on with:      {command} --resume")
+        if (folder / "records.csv").exists():
+            say(complaints, f"Look at it with: {shlex.join(['milodo', 'report', str(folder)])}")
         raise typer.Exit(130) from None
+    show_result(folder, path)
+
+
+def show_result(folder: Path, path: Path) -> None:
     console.print(*race_tables(folder))
-    console.print(f"Open {path} in a browser; figures are in {folder / 'figures'}.", soft_wrap=True)
+    instances = read_json(folder / "run.json").get("instances", FEW)
+    if instances < FEW:
+        say(console, f"Only {instances} of the {FEW} instances a comparison should have: take these medians as a first look.")
+    say(console, f"Open {path} in a browser; figures are in {folder / 'figures'}.")
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """The program: an InvalidInput becomes one sentence and exit code 2, Ctrl-C exit code 130."""
+    """The program: an InvalidInput becomes one sentence and exit code 2."""
     standalone: Callable[..., Any] = app
     try:
         return standalone(args=arguments, standalone_mode=True) or 0
     except InvalidInput as error:
-        complaints.print(f"milodo: {error}", markup=False, soft_wrap=True)
+        say(complaints, f"milodo: {error}")
         return 2
-    except KeyboardInterrupt:
-        complaints.print("\nStopped.")
-        return 130
 
 
 def entry() -> None:

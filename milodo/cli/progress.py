@@ -5,9 +5,6 @@ from __future__ import annotations
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-PLAIN_STEP = 0.25
-"""Without a terminal, a task says where it is this often."""
-
 
 class Bars:
     """Made to be handed to a Benchmark; shows bars on a terminal and plain lines elsewhere."""
@@ -17,11 +14,11 @@ class Bars:
         self.tasks: dict[str, TaskID] = {}
         self.said: dict[str, float] = {}
         self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
             TextColumn("{task.percentage:>3.0f} %"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            TextColumn("[dim]{task.fields[detail]}"),
+            TextColumn("{task.fields[detail]}", style="dim", markup=False),
             console=console,
             disable=not console.is_terminal,
         )
@@ -38,5 +35,5 @@ class Bars:
             self.tasks[task] = self.bars.add_task(task, total=1.0, detail="")
         self.bars.update(self.tasks[task], completed=fraction, detail=detail)
         if not self.console.is_terminal and fraction >= 1 and self.said.get(task, 0) < 1:
-            self.console.print(f"{task}: {detail or 'done'}", highlight=False, soft_wrap=True)
+            self.console.print(f"{task}: {detail or 'done'}", highlight=False, markup=False, soft_wrap=True)
         self.said[task] = fraction

@@ -97,6 +97,8 @@ class Network(ABC):
 
     def diff(self, x: NodeTensor) -> EdgeTensor:
         """x_i - x_j for every neighbour j. One round."""
+        if self._degree:  # broadcasting x_i over its edges saves the gather of spread
+            return (x.unsqueeze(-2) - self.pull(x).unflatten(-2, (self.n, self._degree))).flatten(-3, -2)
         return self.spread(x) - self.pull(x)
 
     def sum(self, e: EdgeTensor) -> NodeTensor:
@@ -107,6 +109,9 @@ class Network(ABC):
 
     def lap(self, x: NodeTensor) -> NodeTensor:
         """Σ_j w_ij (x_i - x_j). One round."""
+        if self._degree:  # one small product a node, without storing w_ij (x_i - x_j)
+            w = self.w.view(self.n, 1, self._degree)
+            return (w @ self.diff(x).unflatten(-2, (self.n, self._degree))).squeeze(-2)
         return self.sum(self.w * self.diff(x))
 
     def mix(self, x: NodeTensor) -> NodeTensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from milodo.errors import InvalidInput
 from milodo.network.base import Network
 from milodo.types import EdgeTensor, NodeTensor
 
@@ -20,6 +21,8 @@ class StackedNetwork(Network):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.n != self.topology.n:
+            raise InvalidInput(f"a StackedNetwork holds all {self.topology.n} nodes of {self.topology}; leave out nodes=...")
         row = {arc: k for k, arc in enumerate(self.arcs)}
         self._reverse = torch.tensor([row[j, i] for i, j in self.arcs], dtype=torch.long, device=self.device)
         self._target = torch.tensor([j for _, j in self.arcs], dtype=torch.long, device=self.device)

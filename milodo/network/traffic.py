@@ -1,4 +1,4 @@
-"""What moved over the links: counted in one place, `Network.swap`."""
+"""What moved over the links: counted by `Network` whenever every node talks to its neighbours (swap, pull)."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ class LinearModel(Problem):
     """An upper bound of ℓ''."""
 
     def __init__(self, A: Tensor, b: Tensor, reg: Regularizer) -> None:
+        A, b = torch.as_tensor(A), torch.as_tensor(b)  # numpy arrays are welcome
         if A.ndim < 3 or A.shape[:-1] != b.shape:
             raise InvalidInput(f"A {tuple(A.shape)} and b {tuple(b.shape)} do not fit: expected [*, n, N, d] and [*, n, N].")
         if A.numel() == 0:

@@ -28,7 +28,9 @@ NEWTON_STEPS = 12
 LARGEST_BLOCK = 6400
 """First-order steps between two attempts at Newton; the first block has 100, and each is twice the one before."""
 PATIENCE = 3
-"""Largest blocks in a row in which no instance halves its certificate before we stop."""
+"""Largest blocks in a row in which no instance improves its certificate by a tenth before we stop."""
+CERTIFIED = 1e-8
+"""Certificates above this do not certify: gaps measured against such a value would be fiction."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Reference:
     """By how much `value` can exceed the minimum, relative to max(|value|, 1e-30): a duality gap; or the KKT residual."""
     kind: str
     """'duality gap' or 'KKT residual'."""
+
+    @property
+    def certified(self) -> Tensor:
+        """Which instances have a certificate worth the name."""
+        return self.certificate <= CERTIFIED
 
 
 @torch.no_grad()
@@ -83,7 +90,7 @@ def optimum(
             progress(float(best.certificate.max()))
         done += block
         # At the floor of fp64 nothing helps any more, and going on would only burn time.
-        stuck = (best.certificate <= tolerance) | (best.certificate > 0.5 * before)
+        stuck = (best.certificate <= tolerance) | (best.certificate > 0.9 * before)
         stale = stale + 1 if block == LARGEST_BLOCK and bool(stuck.all()) else 0
         block = min(2 * block, LARGEST_BLOCK)
     return best

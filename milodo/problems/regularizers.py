@@ -44,6 +44,10 @@ class Regularizer(ABC):
     def slope(self, x: Tensor) -> Tensor:
         """ρ'(x_l) where x_l is free."""
 
+    def inside(self, x: Tensor) -> Tensor:
+        """The nearest point at which r is finite."""
+        return x
+
     @property
     def curvature(self) -> float:
         """ρ'' where x_l is free; every ρ here is piecewise quadratic, so it is one number."""
@@ -177,7 +181,10 @@ class Box(Regularizer):
         return torch.where(inside, 0.0, math.inf).to(x.dtype)
 
     def prox(self, v: Tensor, step: Step) -> Tensor:
-        return v.clamp(self.low, self.high)
+        return self.inside(v)
+
+    def inside(self, x: Tensor) -> Tensor:
+        return x.clamp(self.low, self.high)
 
     def distance(self, x: Tensor, v: Tensor) -> Tensor:
         # ∂ρ is (-∞, 0] at the lower end, [0, ∞) at the upper, {0} between, and empty outside.
@@ -208,6 +215,9 @@ class NonNegative(Regularizer):
 
     def value(self, x: Tensor) -> Tensor:
         return torch.where((x >= 0).all(-1), self.lam * x.sum(-1), math.inf)
+
+    def inside(self, x: Tensor) -> Tensor:
+        return x.clamp(min=0)
 
     def prox(self, v: Tensor, step: Step) -> Tensor:
         return (v - step * self.lam).clamp(min=0)

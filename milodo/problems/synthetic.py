@@ -60,7 +60,8 @@ class SyntheticFamily(Family):
     @property
     def name(self) -> str:
         kind, shape = type(self).__name__.lower(), f"{self.n},{self.d},{self.N}"
-        return f"{kind}({shape},{self.lam:g})" if self.reg is None else f"{kind}({shape}) + {self.reg}"
+        lam = repr(float(self.lam)).removesuffix(".0")  # in full: a name stands for one family
+        return f"{kind}({shape},{lam})" if self.reg is None else f"{kind}({shape}) + {self.reg}"
 
     def sample(
         self,

@@ -244,11 +244,20 @@ def _certificate(run: Run) -> dict[str, Any] | None:
     optima = [v for v in values if finite(v) is not None] if isinstance(values, list) else []
     return {
         "kind": str(about.get("kind") or "certificate"),
+        "meaning": _meaning(about.get("kind"), largest, optima),
         "largest": words.number(largest, 2) if largest is not None else "",
         "count": len(optima),
         "low": words.number(min(optima), 4) if optima else "",
         "high": words.number(max(optima), 4) if optima else "",
     }
+
+
+def _meaning(kind: Any, largest: float | None, optima: list[float]) -> str:
+    """What a certificate says of gaps: a duality gap is relative to f*, gaps are absolute; a KKT residual is no gap at all."""
+    if kind != "duality gap" or largest is None or not optima:
+        return ""
+    worst = largest * max(abs(v) for v in optima)
+    return f" of f*: gaps near {words.number(worst, 2)} or below it are not meaningful"
 
 
 def _provenance(run: Run) -> list[tuple[str, str, bool]]:

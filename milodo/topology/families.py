@@ -76,6 +76,12 @@ def erdos_renyi(n: int, p: float, *, seed: int = 0) -> nx.Graph:
     """Each link exists with probability p; drawn again until connected, reproducibly."""
     if not 0 < p <= 1:
         raise InvalidInput(f"erdos_renyi({n},{p}): the probability must lie in (0, 1].")
+    alone = n * (1 - p) ** (n - 1)
+    if alone > 20:
+        raise InvalidInput(
+            f"erdos_renyi({n},{p}): about {alone:.0f} nodes would have no neighbour, so it will not be connected. "
+            f"Use a probability above {math.log(n) / n:.2g}."
+        )
     return _connected(lambda s: nx.gnp_random_graph(n, p, seed=s), f"erdos_renyi({n},{p})", seed)
 
 
@@ -115,7 +121,7 @@ def topology(name: str | Topology | nx.Graph | Path) -> Topology:
         return name
     if isinstance(name, nx.Graph):
         return Topology.from_graph(name)
-    if isinstance(name, Path):
+    if isinstance(name, Path) or Path(name).is_file():
         return Topology.from_file(name)
     match = re.fullmatch(r"\s*([a-z_]\w*)\s*\(([^()]*)\)\s*", name, re.IGNORECASE)
     if not match:
