@@ -11,7 +11,7 @@ from milodo.algorithms import METHODS, ProxED
 from milodo.errors import InvalidInput
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Box, CustomProblem, Lasso, LeastSquares, NonNegative, Problem, Zero, optimum
-from milodo.solve import Result, Status, Stop, check, consensus_error, iterate, mean_point, residual, solve
+from milodo.solve import Result, Status, Stop, check, consensus_error, iterate, judged_point, mean_point, residual, solve
 
 OBSERVER = StackedObserver()
 
@@ -178,3 +178,13 @@ def test_a_problem_without_lipschitz_constant_runs_without_tolerance():
 def test_solving_leaves_no_graph_behind(problem, net):
     gamma = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
     assert not solve(ProxED(gamma=gamma), problem, net, Stop(steps=3)).x.requires_grad
+
+
+def test_an_average_beyond_a_wall_by_rounding_is_judged_on_it_and_one_further_out_is_not():
+    reg, observer = Box(0.0, 0.3), StackedObserver()
+    problem = Lasso(3, 2, 5, reg=reg).sample([0])
+    rounded = torch.full((1, 3, 2), 0.3, dtype=torch.float32).double()  # 0.3 in fp32 is above 0.3
+    assert bool((rounded > 0.3).all())
+    assert torch.isfinite(problem.objective(judged_point(rounded, problem, observer), observer)).all()
+    far = torch.full((1, 3, 2), 0.31, dtype=torch.float64)
+    assert torch.isinf(problem.objective(judged_point(far, problem, observer), observer)).all()

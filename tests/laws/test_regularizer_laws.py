@@ -206,3 +206,14 @@ def test_a_penalty_that_is_no_penalty_is_refused(value):
 def test_a_box_without_inside_is_refused(low, high):
     with pytest.raises(InvalidInput, match="must be finite with low < high"):
         Box(low, high)
+
+
+@given(x=VECTORS)
+def test_inside_is_the_nearest_point_where_r_is_finite(reg, x):
+    inside = reg.inside(x)
+    assert bool(torch.isfinite(rho(reg, inside)).all())
+    finite = torch.isfinite(rho(reg, x))
+    torch.testing.assert_close(inside[finite], x[finite], rtol=0, atol=1e-15)  # Box.value forgives a rounding error
+    allowed = GRID[torch.isfinite(rho(reg, GRID))]
+    for a, b in zip(x, inside, strict=True):
+        assert float((a - b).abs()) <= float((allowed - a).abs().min()) + 1e-12
