@@ -100,7 +100,7 @@ class RunTable(Table):
     def _exists(cls, device: str) -> str:
         try:
             torch.empty(1, device=device).item()
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
+        except (RuntimeError, AssertionError) as error:
             raise ValueError(f"device {device!r} is not to be had here. Use 'cpu'.") from error
         return device
 
