@@ -14,7 +14,7 @@ test: .venv/.test
 check: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: .venv/.test
 	$(BIN)/ruff check --fix .
