@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from milodo.algorithms import DAPG, METHODS, Choice, ProxDGD, ProxED
+from milodo.algorithms import DAPG, METHODS, Choice, ProxDGD, ProxED, StepSize
 from milodo.bench import cache
 from milodo.bench.tuning import Search, tune
 from milodo.network import StackedNetwork
@@ -60,6 +60,31 @@ def test_the_chosen_step_still_works_a_tenth_larger():
         found = tune(method, PROBLEM, NET, OPTIMUM, SEARCH)
         larger = {name: v * (1.1 if name == "gamma" else 1) for name, v in found.best.items()}
         assert method is ProxDGD or math.isfinite(iterations_to(method(**larger), target=1e-3, limit=600))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_a_grid_that_misses_the_best_grows_towards_it(monkeypatch, factor):
+    """The search starts a thousand times too low, or so high that everything diverges, and still ends near where it should."""
+    usual = tune(ProxED, PROBLEM, NET, OPTIMUM, SEARCH)
+    off = StepSize(factor / 64, factor / 4)
+    monkeypatch.setattr(ProxED, "space", {"gamma": off})
+    monkeypatch.setattr("milodo.bench.tuning.EXTENSIONS", 12)
+    found = tune(ProxED, PROBLEM, NET, OPTIMUM, SEARCH)
+    assert found.reached and found.score <= 1.3 * usual.score + 1
+
+
+def test_accelerated_methods_find_a_stable_step_on_a_graph_that_mixes_badly():
+    net = StackedNetwork("path(5)")
+    found = tune(DAPG, PROBLEM, net, OPTIMUM, Search(**{**SEARCH.__dict__, "cost": "rounds"}))
+    assert math.isfinite(found.score)
+
+
+def test_where_every_candidate_diverges_the_result_says_so():
+    """FastMix with K <= 3 amplifies the eigenvalue near -λ that the fastest weights of a path have; no step size helps."""
+    net = StackedNetwork("path(5)", "fastest")
+    found = tune(DAPG, PROBLEM, net, OPTIMUM, Search(target=1e-4, iterations=2000, points_each=3, refinements=1))
+    assert found.score == math.inf and not found.reached
+    assert found.to_json()["score"] is None
 
 
 def test_rounds_as_the_cost_prefers_fewer_rounds_of_mixing():

@@ -200,7 +200,7 @@ class Benchmark:
             )
             result = found.to_json()
             cache.store(key, result)
-            self.progress(task, 1.0, _brief(result["best"]))
+            self.progress(task, 1.0, _brief(result["best"]) if result["score"] is not None else "every candidate diverged")
         report = {**table.model_dump(mode="json"), "seeds": seeds, "fixed": fixed, "cached": cached, **result}
         return dict(result["best"]), report
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from milodo.bench.records import write_json
 
-NUMERICS = 1
+NUMERICS = 2
 """Raised when a change of the library may change what tuning finds; older results are then forgotten."""
 
 

@@ -68,6 +68,8 @@ def tuning_table(run: dict[str, Any]) -> Table:
         cost = (
             f"{tuning['score']:,.0f} {tuning['cost']}" if tuning["reached"] else f"not within {tuning['iterations']:,} iterations"
         )
+        if tuning["score"] is None:
+            cost = "every candidate diverged"
         table.add_row(facts["label"], parameters(facts["parameters"]), facts["how"], str(tuning["candidates"]), cost)
     return table
 
