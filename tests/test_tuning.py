@@ -81,8 +81,9 @@ def test_accelerated_methods_find_a_stable_step_on_a_graph_that_mixes_badly():
 
 def test_where_every_candidate_diverges_the_result_says_so():
     """FastMix with K <= 3 amplifies the eigenvalue near -λ that the fastest weights of a path have; no step size helps."""
-    net = StackedNetwork("path(5)", "fastest")
-    found = tune(DAPG, PROBLEM, net, OPTIMUM, Search(target=1e-4, iterations=2000, points_each=3, refinements=1))
+    problem, net = Lasso(10, 6, 12, 0.1).sample([0]), StackedNetwork("path(10)", "fastest")
+    search = Search(target=1e-4, iterations=500, points_each=3, refinements=1)
+    found = tune(DAPG, problem, net, optimum(problem).value, search)
     assert found.score == math.inf and not found.reached
     assert found.to_json()["score"] is None
 
