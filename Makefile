@@ -24,6 +24,7 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/edges.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/choices.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
