@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from milodo.algorithms import METHODS
 from milodo.algorithms.published import published
 from milodo.errors import InvalidInput, unknown
+from milodo.learned import LEARNED
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
 from milodo.topology import WEIGHTS, Topology, topology, weights
 
@@ -126,11 +127,24 @@ class MethodTable(Table):
     use: Literal["tuned", "published", "given"] = "tuned"
     parameters: dict[str, int | float] = {}
     """With use = 'given'."""
+    weights: str | None = None
+    """Of a learned method: a shipped name (`milodo optimizers`) or a path."""
 
     @model_validator(mode="after")
     def _known(self) -> MethodTable:
-        if self.name not in METHODS:
-            raise ValueError(str(unknown("method", self.name, METHODS)))
+        if self.name not in METHODS and self.name not in LEARNED:
+            raise ValueError(str(unknown("method", self.name, [*METHODS, *LEARNED])))
+        if self.learned:
+            if self.weights is None:
+                raise ValueError(
+                    f"{self.name} is learned: name its weights, e.g. weights = 'milodo-lasso-ring10' "
+                    "(`milodo optimizers` lists them; `milodo train` makes others)."
+                )
+            if "use" in self.model_fields_set or self.parameters:
+                raise ValueError(f"{self.name} is learned: it takes weights, neither use nor parameters.")
+            return self
+        if self.weights is not None:
+            raise ValueError(f"{self.name} is handcrafted and has no weights. Remove the key.")
         if self.use != "given" and self.parameters:
             raise ValueError(f"{self.name}: parameters are given, but use = {self.use!r} would ignore them. Write use = 'given'.")
         if self.use == "given":
@@ -151,8 +165,94 @@ class MethodTable(Table):
         return f"{self.name} ({self.remark})" if self.remark else self.name
 
     @property
+    def learned(self) -> bool:
+        return self.name in LEARNED
+
+    @property
     def remark(self) -> str:
         return self.label or ("" if self.use == "tuned" else self.use)
+
+
+class StageTable(Table):
+    """[[training.stages]]: `epochs` times over the training set, K iterations in segments of K_T, one Adam step a segment."""
+
+    K_T: Count
+    K: Count
+    epochs: Count
+    lr: Positive
+    batch: Count = 32
+
+    @model_validator(mode="after")
+    def _divides(self) -> StageTable:
+        if self.K % self.K_T:
+            raise ValueError(f"[[training.stages]]: K = {self.K} is not a multiple of K_T = {self.K_T}. Change one of them.")
+        return self
+
+
+PAPER_STAGES = [
+    StageTable(K_T=5, K=10, epochs=20, lr=5e-4),
+    StageTable(K_T=10, K=20, epochs=10, lr=1e-4),
+    StageTable(K_T=20, K=40, epochs=10, lr=5e-5),
+    StageTable(K_T=40, K=80, epochs=10, lr=1e-5),
+    StageTable(K_T=20, K=100, epochs=5, lr=1e-5),
+]
+"""Section 5, Experimental setup."""
+Range = Annotated[list[Positive], Field(min_length=2, max_length=2)]
+
+
+class BoundsTable(Table):
+    """[training.bounds]: between which p_i (m), p~_ij,1 (s) and p_ij,2 (u) stay; Theorem 2 needs such bounds."""
+
+    m: Range = [1e-3, 0.25]
+    s: Range = [0.05, 30.0]
+    u: Range = [1e-3, 0.45]
+
+
+class TrainingTable(Table):
+    """[training]: what `milodo train` makes."""
+
+    optimizer: str = "milodo"
+    good_for: str = ""
+    """One sentence for `milodo optimizers`."""
+    initial: Literal["special", "random"] = "special"
+    gamma: Positive = 0.03
+    """Step size of the method that special initialisation mimics."""
+    hidden: Count | None = None
+    layers: Annotated[int, Field(ge=1, le=100)] = 100
+    """Of LPG-EXTRA."""
+    activations: Literal["bounded", "plain"] = "bounded"
+    bounds: BoundsTable = BoundsTable()
+    loss: Literal["objective", "log-gap"] = "objective"
+    """'objective' is the paper's f(x) + r(x) at the average; 'log-gap' its logarithmic distance from the certified optimum."""
+    consensus: NonNegativeNumber = 0.0
+    """Weight of the consensus error in the loss; the paper's loss sees only the average."""
+    instances: Count = 512
+    """Of each shape."""
+    d: Count | None = None
+    """Of the training problems; [problem]'s unless given."""
+    N: Annotated[list[Count], Field(min_length=1)] | None = None
+    """Shapes of a meta training set, one for each number of samples a node; [problem]'s unless given."""
+    clip: Positive | None = 1.0
+    """Largest norm of the meta-gradient."""
+    recompute: bool = False
+    """Forget what a step computed and compute it again for the gradient: a third more time, far less memory."""
+    validation_instances: Count = 8
+    validation_iterations: Count = 500
+    validate_every: Count = 3000
+    """Unrolled iterations between two validations; every stage ends with one."""
+    stages: Annotated[list[StageTable], Field(min_length=1)] = PAPER_STAGES
+
+    @model_validator(mode="after")
+    def _known(self) -> TrainingTable:
+        if self.optimizer not in LEARNED:
+            raise ValueError(str(unknown("optimizer", self.optimizer, LEARNED)))
+        for name, (low, high) in self.bounds.model_dump().items():
+            if low >= high:
+                raise ValueError(f"[training.bounds] {name} = [{low}, {high}]: the first must be smaller.")
+        longest = max(stage.K for stage in self.stages)
+        if self.optimizer == "lpg-extra" and longest > self.layers:
+            raise ValueError(f"a stage unrolls {longest} iterations, but LPG-EXTRA has {self.layers} layers. Shorten K.")
+        return self
 
 
 class ReportTable(Table):
@@ -172,13 +272,19 @@ class Experiment(Table):
     seed: Annotated[int, Field(ge=0)] = 0
     problem: ProblemTable
     network: NetworkTable
-    run: RunTable
+    run: RunTable = RunTable(iterations=10_000)
     tuning: TuningTable = TuningTable()
-    methods: Annotated[list[MethodTable], Field(min_length=1)]
+    methods: list[MethodTable] = []
+    """What races; an experiment with [training] needs none."""
+    training: TrainingTable | None = None
     report: ReportTable = ReportTable()
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
+        if self.training is None:
+            for needed in ("run", "methods"):
+                if not getattr(self, needed) or needed not in self.model_fields_set:
+                    raise ValueError(f"needs [{needed}]; experiments/demo.toml shows a complete file.")
         family, graph = self.problem.build(), self.network.build()
         if self.network.weights == "third":
             weights(graph, "third")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -55,16 +56,17 @@ def check(algorithm: Algorithm, problem: Problem, net: Network) -> None:
 
 
 def iterate(algorithm: Algorithm, problem: Problem, net: Network, *, x0: NodeTensor | None = None) -> Iterator[Any]:
-    """States 0, 1, 2, ... without end; x0 is problem.start() unless given."""
+    """States 0, 1, 2, ... without end, or as many as the method can do; x0 is problem.start() unless given."""
     check(algorithm, problem, net)
     x0 = problem.start() if x0 is None else x0
     shape = (*problem.batch, problem.n, problem.d)
     if x0.dtype != problem.dtype or tuple(x0.shape[-len(shape) :]) != shape:
         raise InvalidInput(f"x0 is {tuple(x0.shape)} in {x0.dtype}, but the problem needs {shape} in {problem.dtype}.")
     state = algorithm.init(x0, problem, net)
-    while True:
-        yield state
+    yield state
+    for _ in itertools.count() if algorithm.longest is None else range(algorithm.longest):
         state = algorithm.step(state, problem, net)
+        yield state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,18 +147,19 @@ def solve(
 ) -> Result:
     """Runs a method until a stopping rule says so."""
     stop, observer = stop or Stop(), observer or StackedObserver()
+    steps = stop.steps if algorithm.longest is None else min(stop.steps, algorithm.longest)
     start, sent = time.perf_counter(), net.traffic.snapshot()
     k, state, status = 0, None, Status.RUNNING
     first = last = None
     for k, state in enumerate(iterate(algorithm, problem, net, x0=x0)):
-        if k % stop.every == 0 or k == stop.steps:
+        if k % stop.every == 0 or k == steps:
             last = problem.objective(judged_point(state.x, problem, observer), observer)
             first = last if first is None else first
             if not torch.isfinite(last).all() or (last > GROWTH * first.abs().clamp(min=1)).any():
                 status = Status.DIVERGED
             elif stop.tolerance is not None and _within(problem, state.x, observer, stop.tolerance):
                 status = Status.CONVERGED
-        if status is Status.RUNNING and k >= stop.steps:
+        if status is Status.RUNNING and k >= steps:
             status = Status.STEPS
         if status is Status.RUNNING and stop.seconds is not None and time.perf_counter() - start > stop.seconds:
             status = Status.TIME

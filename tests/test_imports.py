@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(file.relative_to(PACKAGE)) for file in FILES]
 
 LEVELS = (
-    {"errors", "types", "process"},
+    {"errors", "files", "process", "provenance", "types"},
     {"topology"},
     {"network"},
     {"problems"},

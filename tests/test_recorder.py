@@ -11,8 +11,9 @@ import torch
 
 from milodo.algorithms import ProxED
 from milodo.bench.recorder import Limits, Recorder, record, sample_times
-from milodo.bench.records import Record, append_records, read_json, read_records, write_json, write_records
+from milodo.bench.records import Record, append_records, read_json, read_records, write_records
 from milodo.errors import InvalidInput
+from milodo.files import write_json
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso, optimum
 from milodo.solve import StackedObserver, consensus_error, iterate, mean_point

@@ -16,8 +16,9 @@ import pytest
 from matplotlib import image
 from plotly.offline import get_plotlyjs
 
-from milodo.bench.records import Record, write_json, write_records
+from milodo.bench.records import Record, write_records
 from milodo.errors import InvalidInput
+from milodo.files import write_json
 from milodo.report import draw_topology, write_figures, write_report
 from milodo.report.layout import layout, node_size
 from milodo.report.run import Run

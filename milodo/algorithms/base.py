@@ -53,6 +53,8 @@ class Algorithm(ABC):
     """What tuning searches."""
     State: ClassVar[type[tuple[Any, ...]]]
     """A NamedTuple, the iterate x first."""
+    longest: int | None = None
+    """Iterations it can do; None for any number. Unrolled methods end with their last layer."""
 
     @property
     @abstractmethod

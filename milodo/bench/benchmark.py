@@ -12,14 +12,15 @@ import torch
 from milodo.algorithms import METHODS, Algorithm
 from milodo.algorithms.published import published
 from milodo.bench import cache
-from milodo.bench.provenance import provenance
 from milodo.bench.recorder import Limits, Recorder, record
-from milodo.bench.records import FORMAT, append_records, read_json, read_records, write_json, write_records
+from milodo.bench.records import FORMAT, append_records, read_json, read_records, write_records
 from milodo.bench.tuning import Parameters, Search, tune
 from milodo.config import Experiment, MethodTable
 from milodo.errors import InvalidInput
+from milodo.files import write_json
 from milodo.network import StackedNetwork
 from milodo.problems import Problem, Reference, instance_seeds, optimum
+from milodo.provenance import provenance
 from milodo.solve import Status, check
 
 Progress = Callable[[str, float, str], None]

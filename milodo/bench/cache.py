@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from milodo.bench.records import write_json
+from milodo.files import write_json
 
 NUMERICS = 2
 """Raised when a change of the library may change what tuning finds; older results are then forgotten."""

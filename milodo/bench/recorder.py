@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -125,6 +125,8 @@ def record(
     progress: Callable[[float], None] | None = None,
 ) -> Recorder:
     """Runs until every instance has ended. On Ctrl-C the recorder keeps what it saw, and KeyboardInterrupt goes on up."""
+    if algorithm.longest is not None:
+        limits = replace(limits, iterations=min(limits.iterations, algorithm.longest))
     due = sample_times(limits.iterations, limits.per_decade)
     watch = Stopwatch(problem.device)
     k = 0

@@ -7,15 +7,13 @@ runs/NAME/run.json       what was asked (config), what it ran on (versions, comm
 from __future__ import annotations
 
 import csv
-import json
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from milodo.errors import InvalidInput
+from milodo.files import atomic, read_versioned_json
 
 FORMAT = 1
 """Of run.json; a file with a larger number was written by a newer milodo."""
@@ -95,40 +93,8 @@ def read_records(path: Path, *, drop_cut_line: bool = False) -> list[Record]:
     return records
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    with atomic(path) as part:
-        part.write_text(json.dumps(content, indent=2) + "\n")
-
-
 def read_json(path: Path) -> dict[str, Any]:
+    """run.json of a run's folder."""
     if not path.is_file():
         raise InvalidInput(f"no {path.name} in {str(path.parent)!r}. Give the folder of a run, e.g. runs/demo.")
-    try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: not readable as JSON ({error}).") from error
-    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
-        raise InvalidInput(f"{path}: not written by milodo (no format number).")
-    if content["format"] > FORMAT:
-        raise InvalidInput(f"{path}: format {content['format']} is newer than this milodo reads ({FORMAT}). Update milodo.")
-    return content
-
-
-class atomic:
-    """A path to write to that replaces the real one only when all went well: no half-written file ever carries the name."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Path:
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        os.close(handle)
-        self.part = Path(name)
-        self.part.unlink()
-        return self.part
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.part.replace(self.path)
-        else:
-            self.part.unlink(missing_ok=True)
+    return read_versioned_json(path, FORMAT)

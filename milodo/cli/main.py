@@ -18,12 +18,14 @@ from milodo.algorithms import METHODS
 from milodo.bench.benchmark import Benchmark, Interrupted
 from milodo.bench.records import read_json
 from milodo.cli.progress import Bars
-from milodo.cli.tables import race_tables, topology_table, tuning_table
+from milodo.cli.tables import optimizers_table, race_tables, topology_table, tuning_table
 from milodo.config import Experiment, find_experiment, load_experiment
 from milodo.errors import InvalidInput
+from milodo.learned.checkpoint import find_optimizer, read_card, shipped
 from milodo.process import keep_freed_memory
-from milodo.report import draw_topology, write_report
+from milodo.report import draw_topology, draw_training, write_report
 from milodo.topology import EXAMPLES, topology
+from milodo.training import Trainer, TrainingInterrupted
 
 console = Console(highlight=False)
 complaints = Console(stderr=True, highlight=False)
@@ -126,6 +128,48 @@ def tune(
         raise typer.Exit(130) from None
     console.print(tuning_table(run))
     say(console, f"Saved in {folder}. Race with these: {command_line('bench', str(experiment), options, folder)} --resume")
+
+
+@app.command()
+def train(
+    experiment: ExperimentFile,
+    seed: Seed = None,
+    out: Out = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    threads: Annotated[int, typer.Option(help="Threads torch may use; with 1 a resumed training is bit-identical.", min=1)] = 1,
+) -> None:
+    """Train a learned optimizer as an experiment's [training] says, stage by stage, keeping the best on validation.
+
+    Writes NAME.safetensors with its card NAME.json, training.csv, TensorBoard's files and the training curve to the run's
+    folder. Ctrl-C or a kill loses at most half a minute; the same command with --resume goes on where it stopped.
+    """
+    loaded = load_experiment(find_experiment(experiment), seed=seed)
+    torch.set_num_threads(threads)
+    folder = out or Path("runs") / loaded.name
+    command = command_line("train", str(experiment), {"seed": seed}, folder)
+    try:
+        with Bars(console) as bars:
+            path = Trainer(loaded, folder, bars, command).run(resume=resume, overwrite=overwrite)
+    except (TrainingInterrupted, KeyboardInterrupt):
+        say(complaints, f"\nStopped. Position and best weights are kept in {folder}.\nGo on with: {command} --resume")
+        raise typer.Exit(130) from None
+    with writing_to(folder):
+        curve = draw_training(folder)
+    say(console, f"Trained {path}, with its card beside it; the curve is in {curve}.")
+    say(console, f'Race it: in [[methods]] write name = "{read_card(path).kind}", weights = "{path}".')
+
+
+@app.command()
+def optimizers(
+    name: Annotated[str | None, typer.Argument(help="One of them, or a path: show its whole card.", show_default=False)] = None,
+) -> None:
+    """List the trained optimizers that come with milodo, and what each is good for; with a name, show its card."""
+    if name is not None:
+        console.print_json(read_card(find_optimizer(name)).model_dump_json())
+        return
+    console.print(optimizers_table([read_card(path) for path in shipped().values()]))
+    say(console, 'Race one: in [[methods]] of an experiment write name = "milodo" and weights = "NAME".')
 
 
 @app.command()

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from milodo.bench.records import read_json, read_records
 from milodo.bench.speedup import Speedup, speedup_table
+from milodo.learned.checkpoint import Card
 from milodo.topology import WEIGHTS, Topology, contraction, weights
 
 
@@ -71,6 +72,15 @@ def tuning_table(run: dict[str, Any]) -> Table:
         if tuning["score"] is None:
             cost = "every candidate diverged"
         table.add_row(facts["label"], parameters(facts["parameters"]), facts["how"], str(tuning["candidates"]), cost)
+    return table
+
+
+def optimizers_table(cards: list[Card]) -> Table:
+    table = Table(title="Trained optimizers that come with milodo", title_justify="left")
+    for column in ("name", "method", "runs on", "weights", "good for"):
+        table.add_column(column, justify="right" if column == "weights" else "left")
+    for card in cards:
+        table.add_row(card.name, card.kind, card.topology.name, f"{card.weights.parameters:,}", escape(card.good_for))
     return table
 
 

@@ -1,8 +1,16 @@
-"""Learned optimizers: ordinary Algorithms whose weights come from networks."""
+"""Learned optimizers: ordinary Algorithms whose weights come from training. LEARNED is their table, as METHODS is the others'."""
 
 from milodo.learned.activations import Bounded, Exp, ReLU
 from milodo.learned.bank import Bank
+from milodo.learned.base import Learned
+from milodo.learned.base_rules import BaseRules
 from milodo.learned.initial import special_initialisation
+from milodo.learned.lpg_extra import LPGExtra
 from milodo.learned.optimizer import BOUNDED, PLAIN, Activations, MiLoDo
 
-__all__ = ["BOUNDED", "PLAIN", "Activations", "Bank", "Bounded", "Exp", "MiLoDo", "ReLU", "special_initialisation"]
+LEARNED: dict[str, type[Learned]] = {cls.kind: cls for cls in (MiLoDo, LPGExtra, BaseRules)}
+
+__all__ = [
+    "BOUNDED", "LEARNED", "PLAIN", "Activations", "Bank", "BaseRules", "Bounded", "Exp", "LPGExtra", "Learned", "MiLoDo", "ReLU",
+    "special_initialisation",
+]  # fmt: skip

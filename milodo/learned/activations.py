@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, unknown
 
 
 class Activation(ABC):
@@ -64,3 +65,19 @@ class Exp(Activation):
 
     def inverse(self, p: Tensor) -> Tensor:
         return p.log()
+
+
+ACTIVATIONS: dict[str, type[Activation]] = {"bounded": Bounded, "relu": ReLU, "exp": Exp}
+
+
+def activation_settings(activation: Activation) -> dict[str, Any]:
+    """As JSON, for cards."""
+    kind = next(name for name, cls in ACTIVATIONS.items() if type(activation) is cls)
+    return {"kind": kind, **asdict(activation)}  # type: ignore[call-overload]  # every activation is a dataclass
+
+
+def activation_from(settings: dict[str, Any]) -> Activation:
+    kind = settings.get("kind", "")
+    if kind not in ACTIVATIONS:
+        raise unknown("activation", str(kind), ACTIVATIONS)
+    return ACTIVATIONS[kind](**{name: value for name, value in settings.items() if name != "kind"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from milodo.errors import InvalidInput
 from milodo.learned.optimizer import MiLoDo
 from milodo.network import Network
 
@@ -14,8 +15,11 @@ def special_initialisation(optimizer: MiLoDo, net: Network, gamma: float) -> MiL
 
     Slots that are only padding get the weight of the node's first edge, which nobody reads.
     """
-    optimizer.check(net)
-    w = optimizer.to_slots(net.w64)  # [n, width, 1]
+    if net.topology != optimizer.topology:
+        raise InvalidInput(
+            f"{optimizer.label} was made for {optimizer.topology}; its special weights need those of {net.topology}."
+        )
+    w = optimizer.slots.by_node(net.w64)  # [n, width, 1]
     w = torch.where(w == 0, w[:, :1], w).squeeze(-1)
     for bank, activation, value in (
         (optimizer.phi_m, optimizer.activations.m, torch.full((net.n, 1), float(gamma), dtype=torch.float64)),

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from milodo.algorithms import Algorithm
-from milodo.algorithms.base import Space
 from milodo.errors import InvalidInput
-from milodo.learned.activations import Activation, Bounded, Exp, ReLU
+from milodo.learned.activations import Activation, Bounded, Exp, ReLU, activation_from, activation_settings
 from milodo.learned.bank import Bank
+from milodo.learned.base import Learned
+from milodo.learned.slots import Slots
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology, topology
-from milodo.types import EdgeTensor, NodeTensor
+from milodo.types import NodeTensor
 
 HIDDEN = 20
 """Size of the LSTM cell and of the layers behind it (Appendix E.3)."""
@@ -51,7 +51,7 @@ PLAIN = Activations(ReLU(), Exp(), ReLU())
 """As the paper ran it."""
 
 
-class MiLoDo(nn.Module, Algorithm):
+class MiLoDo(Learned):
     """Section 4 of the paper, from y⁰ = 0 and hidden states drawn from N(0, 1), keyed by node:
 
     p_i, h_M          = φ_M,i(∇f_i(x_i), y_i, h_M)                       (eq. module-m-composite)
@@ -66,13 +66,11 @@ class MiLoDo(nn.Module, Algorithm):
     padded with zeros, and only there.
     """
 
+    kind: ClassVar[str] = "milodo"
     label: ClassVar[str] = "MiLoDo"
     exact: ClassVar[bool] = True
-    space: ClassVar[Space] = {}
     rounds: ClassVar[int] = 2
     State = State
-    slots: Tensor
-    """Where in [n · width] each edge has its place."""
 
     def __init__(
         self,
@@ -87,27 +85,27 @@ class MiLoDo(nn.Module, Algorithm):
         self.topology, self.hidden, self.seed = topology(graph), hidden, seed
         self.activations = activations or BOUNDED
         self.nodes = tuple(range(self.topology.n)) if nodes is None else tuple(nodes)
-        self.width = max(self.topology.degrees, default=0)
-        if self.width == 0:
+        self.slots = Slots(self.topology, self.nodes)
+        n, width = len(self.nodes), self.slots.width
+        if width == 0:
             raise InvalidInput(
                 f"{self.topology} has no edges, and MiLoDo learns what to say over edges. Use a graph of at least two nodes."
             )
-        n = len(self.nodes)
         self.phi_m = Bank(n, 2, 1, hidden)
-        self.phi_s = Bank(n, self.width, self.width, hidden)
-        self.phi_u = Bank(n, self.width, self.width, hidden)
-        slots = [row * self.width + slot for row, node in enumerate(self.nodes) for slot in range(self.topology.degrees[node])]
-        self.register_buffer("slots", torch.tensor(slots), persistent=False)
+        self.phi_s = Bank(n, width, width, hidden)
+        self.phi_u = Bank(n, width, width, hidden)
 
-    def check(self, net: Network) -> None:
-        if net.topology != self.topology:
-            raise InvalidInput(
-                f"MiLoDo was made for {self.topology} and cannot run on {net.topology}: its networks belong to nodes. "
-                "Train it on this topology."
-            )
+    def settings(self) -> dict[str, Any]:
+        kinds = {name: activation_settings(getattr(self.activations, name)) for name in ("m", "s", "u")}
+        return {"hidden": self.hidden, "seed": self.seed, "activations": kinds}
+
+    @classmethod
+    def build(cls, graph: Topology, settings: dict[str, Any]) -> Self:
+        activations = Activations(**{name: activation_from(kind) for name, kind in settings["activations"].items()})
+        return cls(graph, hidden=settings["hidden"], activations=activations, seed=settings["seed"])
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        self.check(net)
+        self.check(problem, net)
         start = net.randn(6, self.hidden, x0.shape[-1], seed=self.seed)  # [n, 6, hidden, d], the same for every instance
         hidden = [part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)]
         return State(x0, torch.zeros_like(x0), *hidden)
@@ -118,31 +116,18 @@ class MiLoDo(nn.Module, Algorithm):
         p = self.activations.m(o).squeeze(-2)  # p_i [*batch, n, d]
         z = problem.prox(state.x - p * (g + state.y), p)
         dz = net.diff(z)  # z_i - z_j [*batch, m, d]
-        by_node = self.to_slots(dz)
+        by_node = self.slots.by_node(dz)
         o_s, h_s, c_s = self.phi_s(by_node, state.h_s, state.c_s)
         o_u, h_u, c_u = self.phi_u(by_node, state.h_u, state.c_u)
-        p1 = self.activations.s(self.to_edges(o_s))  # p̃_ij,1
-        p2 = self.activations.u(self.to_edges(o_u))  # p_ij,2
+        p1 = self.activations.s(self.slots.by_edge(o_s))  # p̃_ij,1
+        p2 = self.activations.u(self.slots.by_edge(o_u))  # p_ij,2
         p1 = (p1 + net.swap(p1)) / 2  # p_ij,1 = p_ji,1
         y = state.y + net.sum(p1 * dz)
         x = z - net.sum(p2 * dz)
         return State(x, y, h_m, c_m, h_s, c_s, h_u, c_u)
 
-    def to_slots(self, e: EdgeTensor) -> Tensor:
-        """[*batch, m, d] -> [*batch, n, width, d], each node's edges in order, padded with zeros."""
-        shape = (*e.shape[:-2], len(self.nodes), self.width, e.shape[-1])
-        if e.shape[-2] == len(self.nodes) * self.width:
-            return e.reshape(shape)
-        padded = e.new_zeros(*e.shape[:-2], len(self.nodes) * self.width, e.shape[-1])
-        return padded.index_copy(-2, self.slots, e).reshape(shape)
-
-    def to_edges(self, v: Tensor) -> EdgeTensor:
-        """[*batch, n, width, d] -> [*batch, m, d]."""
-        flat = v.flatten(-3, -2)
-        return flat if flat.shape[-2] == len(self.slots) else flat.index_select(-2, self.slots)
-
     def at(self, nodes: Sequence[int]) -> Self:
         rows = [self.nodes.index(node) for node in nodes]
         part = type(self)(self.topology, hidden=self.hidden, activations=self.activations, seed=self.seed, nodes=nodes)
         part.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
-        return part.to(next(self.parameters()).dtype)
+        return part.to(self.dtype)

@@ -2,5 +2,6 @@
 
 from milodo.report.figures import draw_topology, write_figures
 from milodo.report.html import write_report
+from milodo.report.training import draw_training
 
-__all__ = ["draw_topology", "write_figures", "write_report"]
+__all__ = ["draw_topology", "draw_training", "write_figures", "write_report"]

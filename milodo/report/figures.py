@@ -24,7 +24,7 @@ INK, FAINT, GRID = "#1f2933", "#5b6672", "#e3e7ec"
 SMALLEST_WITH_ID = 7
 """Points; a smaller node is drawn without its id."""
 
-_RC: Any = {
+RC: Any = {
     "font.family": "sans-serif", "font.size": 11, "axes.titlesize": 12, "axes.labelsize": 11, "axes.edgecolor": "#9aa5b1",
     "axes.labelcolor": INK, "text.color": INK, "xtick.color": FAINT, "ytick.color": FAINT, "axes.spines.top": False,
     "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.8,
@@ -42,17 +42,17 @@ def write_figures_of(run: Run) -> list[Path]:
     folder = run.folder / "figures"
     folder.mkdir(exist_ok=True)
     written = []
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(RC):
         for quantity in run.drawn:
             for axis in run.axes:
-                figure = _figure(7.2, 4.6)
+                figure = new_figure(7.2, 4.6)
                 panel = figure.add_subplot()
                 _curves(panel, run, axis, quantity)
                 panel.set_title(_title(run, quantity, axis), loc="left", pad=12)
                 panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=3.2, borderaxespad=0)
-                written += _save(figure, folder / f"{quantity.key}-{axis.name}")
+                written += save_figure(figure, folder / f"{quantity.key}-{axis.name}")
         if run.quantities[0] in run.drawn:
-            written += _save(_race(run), folder / "race")
+            written += save_figure(_race(run), folder / "race")
     if run.topology is not None:
         written += draw_topology(run.topology, folder / "topology")
     return written
@@ -61,8 +61,8 @@ def write_figures_of(run: Run) -> list[Path]:
 def draw_topology(topology: Topology, path: str | Path) -> list[Path]:
     """A picture of a graph with its node ids: to path if it ends in .png, .svg or .pdf, else to path.png and path.svg."""
     x = layout(topology)
-    with matplotlib.rc_context(_RC):
-        figure = _figure(6, 6)
+    with matplotlib.rc_context(RC):
+        figure = new_figure(6, 6)
         panel = figure.add_subplot()
         size = node_size(x)
         points = size * 5.4 * 72 / (1 + 1.5 * size)
@@ -84,13 +84,13 @@ def draw_topology(topology: Topology, path: str | Path) -> list[Path]:
         panel.set(xlim=(-margin, 1 + margin), ylim=(0.5 - height / 2 - margin, 0.5 + height / 2 + margin), aspect="equal")
         figure.set_size_inches(6, 0.6 + 5.4 * (height + 2 * margin) / (1 + 2 * margin))
         panel.set_axis_off()
-        return _save(figure, Path(path))
+        return save_figure(figure, Path(path))
 
 
 def _race(run: Run) -> Figure:
     """The picture of the README: the first quantity against iterations and against bytes, side by side."""
     quantity, axes = run.quantities[0], [axis for axis in run.axes if axis.key in ("k", "bytes")]
-    figure = _figure(10, 4.9)
+    figure = new_figure(10, 4.9)
     panels: Sequence[Axes] = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     for panel, axis in zip(panels, axes, strict=True):
         _curves(panel, run, axis, quantity)
@@ -159,13 +159,13 @@ def _short(text: str, limit: int = 90) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _save(figure: Figure, path: Path) -> list[Path]:
+def save_figure(figure: Figure, path: Path) -> list[Path]:
     given = path.suffix[1:] in (*FORMATS, "pdf")
     paths = [path] if given else [path.with_name(f"{path.name}.{kind}") for kind in FORMATS]
     for target in paths:

@@ -17,8 +17,8 @@ import numpy as np
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from milodo.bench.records import atomic
 from milodo.bench.speedup import quantile
+from milodo.files import atomic
 from milodo.report import tuning, words
 from milodo.report.figures import write_figures_of
 from milodo.report.layout import layout, node_size

@@ -1,0 +1,52 @@
+"""What a learned optimizer is beside an Algorithm: networks with weights, and the settings to build them again."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+
+from milodo.algorithms import Algorithm
+from milodo.algorithms.base import Space
+from milodo.errors import InvalidInput
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.topology import Topology
+
+
+class Learned(nn.Module, Algorithm):
+    """An Algorithm whose numbers are trained. What it remembers while it runs lives in its State, never in the module."""
+
+    kind: ClassVar[str]
+    """Its name in LEARNED, in experiments and on cards."""
+    space: ClassVar[Space] = {}
+    topology: Topology
+    """The graph it was made for."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What `build` needs beside the topology, as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, graph: Topology, settings: dict[str, Any]) -> Self:
+        """An optimizer with these settings, its weights still to be loaded."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    def check(self, problem: Problem, net: Network) -> None:
+        """Refuses what it was not made for, before the first step."""
+        if net.topology != self.topology:
+            raise InvalidInput(
+                f"{self.label} was made for {self.topology} and cannot run on {net.topology}: its networks belong to nodes. "
+                "Train it on this topology (milodo train ...)."
+            )
+        if net.dtype != self.dtype:
+            raise InvalidInput(
+                f"{self.label}'s weights are in {self.dtype} and the network in {net.dtype}. "
+                f"Convert the weights with optimizer.to({net.dtype})."
+            )

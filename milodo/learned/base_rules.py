@@ -1,0 +1,86 @@
+"""The base update rules, without the structure of Theorem 1: what the paper's ablation learns instead of MiLoDo."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from milodo.errors import InvalidInput
+from milodo.learned.bank import Bank
+from milodo.learned.base import Learned
+from milodo.learned.slots import Slots
+from milodo.network import Network
+from milodo.problems import Problem, Zero
+from milodo.topology import Topology, topology
+from milodo.types import NodeTensor
+
+HIDDEN = 100
+"""Size of the LSTM cells and layers (Appendix E.5, Ablation on base update rules)."""
+
+
+class State(NamedTuple):
+    x: NodeTensor
+    y: NodeTensor
+    h_m: Tensor
+    c_m: Tensor
+    h_s: Tensor
+    c_s: Tensor
+    h_u: Tensor
+    c_u: Tensor
+    """Hidden states of m, s, u [*batch, n, hidden, 1]."""
+
+
+class BaseRules(Learned):
+    """Appendix E.5 of the paper, for r = 0, from y⁰ = 0:
+
+        z_i  = x_i - m_i(∇f_i(x_i), y_i)              (eq. S2-1-composite)
+        y_i⁺ = y_i + s_i({z_i - z_j})                 (eq. S2-2-composite)
+        x_i⁺ = z_i - u_i({z_i - z_j})                 (eq. S2-3-composite)
+
+    m, s and u see all d coordinates at once, so an optimizer fits one graph and one d. Nothing makes their fixed points optimal.
+    """
+
+    kind: ClassVar[str] = "base-rules"
+    label: ClassVar[str] = "Base rules"
+    exact: ClassVar[bool] = False
+    rounds: ClassVar[int] = 1
+    State = State
+
+    def __init__(self, graph: str | Topology, *, d: int, hidden: int = HIDDEN, seed: int = 0) -> None:
+        super().__init__()
+        self.topology, self.d, self.hidden, self.seed = topology(graph), d, hidden, seed
+        self.slots = Slots(self.topology, range(self.topology.n))
+        n, wide = self.topology.n, self.slots.width * d
+        self.m, self.s, self.u = Bank(n, 2 * d, d, hidden), Bank(n, wide, d, hidden), Bank(n, wide, d, hidden)
+
+    def settings(self) -> dict[str, Any]:
+        return {"d": self.d, "hidden": self.hidden, "seed": self.seed}
+
+    @classmethod
+    def build(cls, graph: Topology, settings: dict[str, Any]) -> Self:
+        return cls(graph, d=settings["d"], hidden=settings["hidden"], seed=settings["seed"])
+
+    def check(self, problem: Problem, net: Network) -> None:
+        super().check(problem, net)
+        if problem.d != self.d or not isinstance(problem.reg, Zero):
+            raise InvalidInput(
+                f"{self.label} were made for d = {self.d} and r = 0, but the problem has d = {problem.d} and r = {problem.reg}. "
+                "Use a problem of that shape, e.g. lasso with lam = 0; MiLoDo has neither restriction."
+            )
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        self.check(problem, net)
+        start = net.randn(6, self.hidden, 1, seed=self.seed)  # [n, 6, hidden, 1]
+        hidden = [part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)]
+        return State(x0, torch.zeros_like(x0), *hidden)
+
+    def step(self, state: State, problem: Problem, net: Network) -> State:
+        seen = torch.cat((problem.grad(state.x), state.y), dim=-1).unsqueeze(-1)  # [*batch, n, 2d, 1]
+        m, h_m, c_m = self.m(seen, state.h_m, state.c_m)
+        z = state.x - m.squeeze(-1)
+        dz = self.slots.by_node(net.diff(z)).flatten(-2).unsqueeze(-1)  # [*batch, n, width · d, 1]
+        s, h_s, c_s = self.s(dz, state.h_s, state.c_s)
+        u, h_u, c_u = self.u(dz, state.h_u, state.c_u)
+        return State(z - u.squeeze(-1), state.y + s.squeeze(-1), h_m, c_m, h_s, c_s, h_u, c_u)

@@ -1,0 +1,177 @@
+"""Trained optimizers on disk: NAME.safetensors holds the weights, NAME.json (the card) everything else. Never pickle.
+
+A file is not trusted: the card is validated, the weights must be those the card speaks of, and every tensor must have the name,
+shape and type the architecture asks for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from milodo.errors import InvalidInput, unknown
+from milodo.files import atomic, read_versioned_json, write_json
+from milodo.learned import LEARNED, Learned
+from milodo.topology import Topology
+
+FORMAT = 1
+"""Of the card; a larger number was written by a newer milodo."""
+PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
+"""What is shipped with the package."""
+LARGEST = 1 << 28
+"""Bytes of a weights file that is still read."""
+LICENCE = "Apache-2.0"
+
+
+class Graph(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    n: int
+    edges: list[tuple[int, int]]
+    fingerprint: str
+
+
+class Weights(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    sha256: str
+    parameters: int
+    dtype: Literal["float32", "float64"]
+
+
+class Card(BaseModel):
+    """What a trained optimizer says of itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    format: int = FORMAT
+    name: str
+    kind: str
+    good_for: str
+    """One sentence for `milodo optimizers`."""
+    settings: dict[str, Any]
+    """Of the architecture."""
+    topology: Graph
+    weights: Weights
+    training: dict[str, Any]
+    """The experiment it was trained by, and what happened."""
+    results: dict[str, Any] = {}
+    """Measured on unseen instances, with the command that did."""
+    licence: str = LICENCE
+    made_with: dict[str, Any] = {}
+    """Versions and commit."""
+
+
+def save_optimizer(
+    optimizer: Learned,
+    path: Path,
+    *,
+    good_for: str,
+    training: dict[str, Any],
+    results: dict[str, Any] | None = None,
+    made_with: dict[str, Any] | None = None,
+) -> Card:
+    """Writes path (NAME.safetensors) and the card beside it, weights first: a card never speaks of weights that are not there."""
+    path = path.with_suffix(".safetensors")
+    tensors = {name: value.detach().cpu().contiguous() for name, value in optimizer.state_dict().items()}
+    content = save(tensors)
+    graph = optimizer.topology
+    card = Card(
+        name=path.stem,
+        kind=optimizer.kind,
+        good_for=good_for,
+        settings=optimizer.settings(),
+        topology=Graph(name=graph.name, n=graph.n, edges=list(graph.edges), fingerprint=graph.fingerprint),
+        weights=Weights(
+            sha256=hashlib.sha256(content).hexdigest(),
+            parameters=sum(t.numel() for t in tensors.values()),
+            dtype=str(optimizer.dtype).removeprefix("torch."),  # type: ignore[arg-type]  # pydantic checks it
+        ),
+        training=training,
+        results=results or {},
+        made_with=made_with or {},
+    )
+    with atomic(path) as part:
+        part.write_bytes(content)
+    write_json(path.with_suffix(".json"), card.model_dump(mode="json"))
+    return card
+
+
+def shipped() -> dict[str, Path]:
+    """Names of the optimizers that come with milodo."""
+    return {path.stem: path for path in sorted(PRETRAINED.glob("*.safetensors"))}
+
+
+def find_optimizer(name: str | Path) -> Path:
+    """A path as it is, with or without .safetensors; a bare name is looked up among the shipped ones."""
+    path = Path(name)
+    if path.suffix in (".safetensors", ".json"):
+        return path.with_suffix(".safetensors")
+    if len(path.parts) == 1 and not path.with_name(path.name + ".safetensors").is_file():
+        if str(name) not in shipped():
+            raise unknown("optimizer", str(name), shipped())
+        return shipped()[str(name)]
+    return path.with_name(path.name + ".safetensors")
+
+
+def read_card(path: Path) -> Card:
+    """The card beside a weights file."""
+    file = path.with_suffix(".json")
+    if not (path.is_file() and file.is_file()):
+        raise InvalidInput(
+            f"no trained optimizer {str(path)!r}: it needs {path.name} and its card {file.name}. "
+            "`milodo optimizers` lists what is shipped; `milodo train` makes others."
+        )
+    content = read_versioned_json(file, FORMAT)
+    try:
+        card = Card.model_validate(content)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise InvalidInput(f"{file}: not the card of a trained optimizer ({where}: {error.errors()[0]['msg']}).") from error
+    if card.kind not in LEARNED:
+        raise InvalidInput(f"{file}: {unknown('kind of optimizer', card.kind, LEARNED)}")
+    return card
+
+
+def load_optimizer(name: str | Path) -> tuple[Learned, Card]:
+    """A trained optimizer by its shipped name or its path."""
+    path = find_optimizer(name)
+    card = read_card(path)
+    try:
+        if path.stat().st_size > LARGEST:
+            raise InvalidInput(f"{path}: larger than {LARGEST >> 20} MiB, which no optimizer here is.")
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read ({error.strerror}).") from error
+    if hashlib.sha256(content).hexdigest() != card.weights.sha256:
+        raise InvalidInput(
+            f"{path}: not the weights its card speaks of (the checksum differs): cut short, or from another optimizer. "
+            "Copy both files again."
+        )
+    try:
+        graph = Topology.from_edges(card.topology.edges, card.topology.name)
+        if graph.n != card.topology.n or graph.fingerprint != card.topology.fingerprint:
+            raise InvalidInput("its topology does not match its fingerprint")
+        optimizer = LEARNED[card.kind].build(graph, card.settings)
+        if card.weights.dtype == "float64":
+            optimizer = optimizer.double()
+        optimizer.load_state_dict(_checked(load(content), optimizer.state_dict()))
+    except (SafetensorError, InvalidInput, KeyError, TypeError) as error:
+        raise InvalidInput(f"{path}: weights and card do not make an optimizer: {error}.") from error
+    return optimizer.requires_grad_(False), card
+
+
+def _checked(tensors: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    if set(tensors) != set(expected):
+        raise InvalidInput(f"expected tensors {', '.join(expected)}, found {', '.join(tensors) or 'none'}")
+    for name, value in tensors.items():
+        asked = expected[name]
+        if value.shape != asked.shape or value.dtype != asked.dtype:
+            raise InvalidInput(f"{name} is {tuple(value.shape)} in {value.dtype}, expected {tuple(asked.shape)} in {asked.dtype}")
+        if not bool(torch.isfinite(value).all()):
+            raise InvalidInput(f"{name} contains NaN or Inf")
+    return tensors

@@ -1,0 +1,74 @@
+"""LPG-EXTRA: PG-EXTRA unrolled, its step sizes and thresholds learned layer by layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import nn
+
+from milodo.errors import InvalidInput
+from milodo.learned.base import Learned
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.topology import Topology, topology
+from milodo.types import NodeTensor
+
+LAYERS = 100
+"""More do not fit the memory of training, says the paper (Section 5)."""
+
+
+class State(NamedTuple):
+    x: NodeTensor
+    c: NodeTensor
+    """As in PG-EXTRA."""
+    k: int
+    """The layer that comes next."""
+
+
+class LPGExtra(Learned):
+    """Wang et al. 2021, from c⁰ = 0, with a layer for every iteration; layer k has two scalars that all nodes share:
+
+        z̃⁺ = W x - α_k ∇f(x) + c
+        c⁺ = c - ½ lap(x)
+        x⁺ = prox_{s_k r}(z̃⁺)
+
+    For r = λ‖·‖₁ the last line is a soft threshold at θ_k = s_k λ, free of α_k. That freedom costs exactness: the fixed point is
+    the optimum only where s_k = α_k. PG-EXTRA's c does not depend on the step size, hence needs no change here.
+    """
+
+    kind: ClassVar[str] = "lpg-extra"
+    label: ClassVar[str] = "LPG-EXTRA"
+    exact: ClassVar[bool] = False
+    rounds: ClassVar[int] = 1
+    State = State
+
+    def __init__(self, graph: str | Topology, *, layers: int = LAYERS, gamma: float = 0.02) -> None:
+        super().__init__()
+        if not 1 <= layers <= LAYERS:
+            raise InvalidInput(f"LPG-EXTRA with {layers} layers: it has 1 to {LAYERS}.")
+        self.topology = topology(graph)
+        start = torch.full((layers,), math.log(gamma))
+        self.log_alpha, self.log_s = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+
+    @property
+    def longest(self) -> int:
+        return len(self.log_alpha)
+
+    def settings(self) -> dict[str, Any]:
+        return {"layers": self.longest}
+
+    @classmethod
+    def build(cls, graph: Topology, settings: dict[str, Any]) -> Self:
+        return cls(graph, layers=settings["layers"])
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        self.check(problem, net)
+        return State(x0, torch.zeros_like(x0), 0)
+
+    def step(self, state: State, problem: Problem, net: Network) -> State:
+        alpha, s = self.log_alpha[state.k].exp(), self.log_s[state.k].exp()
+        lap = net.lap(state.x)
+        z_tilde = state.x - lap - alpha * problem.grad(state.x) + state.c
+        return State(problem.prox(z_tilde, s), state.c - lap / 2, state.k + 1)

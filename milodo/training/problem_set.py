@@ -1,0 +1,95 @@
+"""What an optimizer is trained and validated on: seeds, from which a batch of instances is built when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from milodo.config import Experiment
+from milodo.errors import InvalidInput
+from milodo.problems import Family, Problem, instance_seeds, optimum
+from milodo.problems.base import stream
+from milodo.types import Point
+
+ORDER = 1 << 33
+"""Stands in a stream's key for: the order of an epoch's instances."""
+TOGETHER = 32
+"""Instances whose optimum is certified at a time."""
+VALIDATED_SHAPES = 4
+"""Of a meta set, at most so many shapes are validated on, from the smallest to the largest."""
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Instances of one shape."""
+
+    family: int
+    seeds: tuple[int, ...]
+
+
+class ProblemSet:
+    """Instances of one family, or of one for each number of samples (the paper's meta set)."""
+
+    def __init__(self, families: list[Family], purpose: str, instances: int, seed: int, dtype: torch.dtype) -> None:
+        self.families, self.seed, self.dtype = families, seed, dtype
+        numbers = instance_seeds(purpose, instances * len(families), seed)
+        self.seeds = [numbers[start : start + instances] for start in range(0, len(numbers), instances)]
+        self.optima: dict[int, float] = {}
+        """Of certified instances, by seed."""
+
+    def epoch(self, key: tuple[int, ...], size: int) -> list[Batch]:
+        """Every instance once, in an order that depends on the key alone."""
+        order = stream(self.seed, ORDER, *key)
+        batches = []
+        for index, seeds in enumerate(self.seeds):
+            shuffled = [seeds[k] for k in order.permutation(len(seeds))]
+            batches += [Batch(index, tuple(shuffled[a : a + size])) for a in range(0, len(seeds), size)]
+        return [batches[k] for k in order.permutation(len(batches))]
+
+    def problem(self, batch: Batch) -> Problem:
+        return self.families[batch.family].sample(batch.seeds, dtype=self.dtype)
+
+    def optimum(self, batch: Batch) -> Point:
+        return torch.tensor([self.optima[seed] for seed in batch.seeds], dtype=torch.float64)
+
+    def certify(self, progress: Progress) -> None:
+        """Finds the optimum of every instance, always in the same groups, so that a resumed training sees the same numbers."""
+        groups = [
+            Batch(index, tuple(seeds[a : a + TOGETHER]))
+            for index, seeds in enumerate(self.seeds)
+            for a in range(0, len(seeds), TOGETHER)
+        ]
+        for done, group in enumerate(groups):
+            found = optimum(self.families[group.family].sample(group.seeds))
+            if not bool(found.certified.all()):
+                raise InvalidInput(
+                    f"no optimum could be certified for an instance of {self.families[group.family].name}: its gap is unknown. "
+                    "Train with loss = 'objective', or change the problem: it may have no minimum."
+                )
+            self.optima.update(zip(group.seeds, found.value.tolist(), strict=True))
+            progress((done + 1) / len(groups), f"{found.kind} <= {float(found.certificate.max()):.0e}")
+
+
+def families_of(experiment: Experiment) -> list[Family]:
+    table = experiment.training
+    assert table is not None
+    shape = {} if table.d is None else {"d": table.d}
+    return [experiment.problem.model_copy(update={**shape, "N": N}).build() for N in table.N or [experiment.problem.N]]
+
+
+def training_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
+    assert experiment.training is not None
+    return ProblemSet(families_of(experiment), "training", experiment.training.instances, experiment.seed, dtype)
+
+
+def validation_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
+    assert experiment.training is not None
+    families = families_of(experiment)
+    count = min(VALIDATED_SHAPES, len(families))
+    chosen = [families[round(k * (len(families) - 1) / max(count - 1, 1))] for k in range(count)]
+    each = max(1, experiment.training.validation_instances // count)
+    return ProblemSet(chosen, "validation", each, experiment.seed, dtype)

@@ -1,0 +1,315 @@
+"""Truncated backpropagation through time over stages (Section 4.3, Appendix E.1), with validation, a guard and exact resume."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from milodo.config import Experiment, StageTable
+from milodo.errors import InvalidInput
+from milodo.files import read_versioned_json, write_json
+from milodo.learned.checkpoint import save_optimizer
+from milodo.network import StackedNetwork, StackedObserver
+from milodo.problems import Problem
+from milodo.provenance import provenance
+from milodo.solve import GROWTH, check, iterate, mean_point
+from milodo.training.build import build_optimizer
+from milodo.training.log import Log, Row
+from milodo.training.loss import MetaLoss, falling
+from milodo.training.problem_set import Batch, training_set, validation_set
+from milodo.training.saving import Position, adam_state, load_position, restore_adam, save_position
+
+FORMAT = 1
+BETAS = (0.9, 0.999)
+"""Of Adam (Section 5)."""
+SAVE_EVERY = 30.0
+"""Seconds between two saved positions; what a kill may cost."""
+PATIENCE = 3
+"""Batches rolled back in a row before training returns to its best weights at half the rate."""
+SLOWEST = 1 / 64
+"""The smallest fraction of the stage's rate that is tried before training gives up."""
+OVERTIME = 4
+"""Under random initialisation a stage lasts until the loss falls, but at most so many times its epochs."""
+DTYPE = torch.float32
+OBSERVER = StackedObserver()
+
+Progress = Callable[[str, float, str], None]
+"""Called with a task's name, the fraction of it that is done, and a word on where it is."""
+
+
+class TrainingFailed(InvalidInput):
+    """Training cannot go on; says what to change."""
+
+
+class TrainingInterrupted(Exception):
+    """The user stopped it; the folder holds everything to go on."""
+
+
+class Trainer:
+    """One experiment's [training] in one folder:
+
+    training.json        what was asked, and by which versions
+    training.csv         loss and validation, one row a batch; tensorboard/ the same for TensorBoard
+    resume.safetensors   where to go on
+    NAME.safetensors     the best weights so far on validation, with their card NAME.json
+    """
+
+    def __init__(
+        self, experiment: Experiment, folder: Path, progress: Progress | None = None, command: str | None = None
+    ) -> None:
+        if experiment.training is None:
+            raise InvalidInput(f"{experiment.name} has no [training] table, so there is nothing to train. Add one.")
+        self.experiment, self.table, self.folder, self.command = experiment, experiment.training, folder, command
+        self.progress = progress or (lambda task, fraction, detail: None)
+        self.net = StackedNetwork(experiment.network.build(), experiment.network.weights, dtype=DTYPE)
+        self.loss = MetaLoss(self.table.loss, self.table.consensus)
+        self.training, self.validation = training_set(experiment, DTYPE), validation_set(experiment, DTYPE)
+        self.optimizer = build_optimizer(experiment, self.net)
+        self.position = Position()
+        self.best = self._weights()
+        self.adam = self._new_adam()
+        self.resume_file, self.facts_file = folder / "resume.safetensors", folder / "training.json"
+        self.saved_at = time.perf_counter()
+        self.before = (self._weights(), {}, Position())
+
+    def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
+        """Trains, or goes on training, to the end; returns the path of the optimizer."""
+        self._prepare(resume=resume, overwrite=overwrite)
+        self._certify()
+        self.log = Log(self.folder, self.position.update)
+        self.before = (self._weights(), adam_state(self.optimizer, self.adam), replace(self.position))
+        self.clock = time.perf_counter() - self.position.seconds
+        try:
+            if self.position.best is None:
+                self._validate()
+            while self.position.stage < len(self.table.stages):
+                self._epoch(self.table.stages[self.position.stage])
+            self._save_position()
+        except KeyboardInterrupt:
+            self._return_to_last_batch()
+            self._save_position()
+            raise TrainingInterrupted(str(self.folder)) from None
+        finally:
+            self.log.close()
+        return self.path
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.experiment.name}.safetensors"
+
+    def _prepare(self, *, resume: bool, overwrite: bool) -> None:
+        if resume and overwrite:
+            raise InvalidInput("--resume continues a training and --overwrite replaces it. Choose one of them.")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"cannot write to {str(self.folder)!r} ({error.strerror}). Choose another --out.") from error
+        config = self.experiment.model_dump(mode="json", include={"name", "seed", "problem", "network", "training"})
+        if self.facts_file.exists() and not overwrite:
+            if not resume:
+                raise InvalidInput(
+                    f"{str(self.folder)!r} already holds a training. Continue it with --resume, replace it with --overwrite, "
+                    "or write elsewhere with --out."
+                )
+            if read_versioned_json(self.facts_file, FORMAT).get("config") != config:
+                raise InvalidInput(
+                    f"{str(self.folder)!r} was trained with another configuration; going on would mix the two. "
+                    "Use --overwrite, or another --out."
+                )
+            self.position, moments, self.best = load_position(self.resume_file, self.optimizer)
+            self.adam = self._new_adam()
+            restore_adam(self.optimizer, self.adam, moments)
+            return
+        for stale in (self.resume_file, self.folder / "training.csv", *self.folder.glob("tensorboard/events.*")):
+            stale.unlink(missing_ok=True)
+        facts = {"format": FORMAT, "config": config, "command": self.command, **provenance()}
+        write_json(self.facts_file, facts)
+        self._save_position()
+
+    def _certify(self) -> None:
+        self.validation.certify(lambda done, detail: self.progress("certified optimum, validation instances", done, detail))
+        if self.loss.needs_optimum:
+            self.training.certify(lambda done, detail: self.progress("certified optimum, training instances", done, detail))
+
+    def _epoch(self, stage: StageTable) -> None:
+        batches = self.training.epoch((self.position.stage, self.position.epoch), stage.batch)
+        while self.position.batch < len(batches):
+            row = self._batch(stage, batches[self.position.batch])
+            here = self.position
+            here.batch += 1
+            self.log.write(row)
+            done = (here.epoch + here.batch / len(batches)) / stage.epochs
+            detail = f"{row.remark or f'loss {row.loss:.4g}'}, best validation {here.best:.3f} (log10 gap)"
+            self.progress(self._task(stage), min(done, 0.999), detail)
+            if here.iterations - here.validated >= self.table.validate_every:
+                self._validate()
+            here.seconds = time.perf_counter() - self.clock
+            if time.perf_counter() - self.saved_at > SAVE_EVERY:
+                self._save_position()
+        here = self.position
+        here.epoch, here.batch = here.epoch + 1, 0
+        if here.epoch >= stage.epochs and self._may_end(stage, self._validate()):
+            self.progress(self._task(stage), 1.0, f"best validation {here.best:.3f} (log10 gap)")
+            here.stage, here.epoch = here.stage + 1, 0
+            self.adam = self._new_adam()
+        here.seconds = time.perf_counter() - self.clock
+        self._save_position()
+
+    def _task(self, stage: StageTable) -> str:
+        return f"stage {self.position.stage + 1} of {len(self.table.stages)}, ({stage.K_T}, {stage.K})"
+
+    def _may_end(self, stage: StageTable, losses: list[float]) -> bool:
+        """After its epochs; under random initialisation only once the loss falls (Appendix E.1)."""
+        epochs = self.position.epoch
+        if self.table.initial == "special" or falling(losses[: stage.K]):
+            return True
+        if epochs < OVERTIME * stage.epochs:
+            self._remark(f"after {epochs} epochs the loss does not fall yet over {stage.K} iterations: the stage goes on")
+            return False
+        raise TrainingFailed(
+            f"after {epochs} epochs of stage {self.position.stage + 1} the loss still does not fall over {stage.K} iterations. "
+            "Start from initial = 'special', or with shorter K or a smaller lr."
+        )
+
+    def _batch(self, stage: StageTable, batch: Batch) -> Row:
+        """K iterations in segments of K_T, one Adam step a segment; rolled back whole if a number is no longer finite."""
+        here = self.position
+        self.before = (self._weights(), adam_state(self.optimizer, self.adam), replace(here))
+        problem = self.training.problem(batch)
+        best = self.training.optimum(batch).to(DTYPE) if self.loss.needs_optimum else None
+        lr = stage.lr * here.lr_scale
+        for group in self.adam.param_groups:
+            group["lr"] = lr
+        losses, norms = [], []
+        state = self.optimizer.init(problem.start(), problem, self.net)
+        for _ in range(stage.K // stage.K_T):
+            state, loss, norm = self._segment(state, problem, best, stage.K_T)
+            losses.append(loss)
+            norms.append(norm)
+            here.update += 1
+            if not (math.isfinite(loss) and math.isfinite(norm) and self._sane(state.x, problem)):
+                self._return_to_last_batch()
+                return self._roll_back(lr)
+        here.iterations += stage.K
+        here.failures = 0
+        here.seconds = time.perf_counter() - self.clock
+        return self._row(loss=sum(losses) / len(losses), norm=max(norms), lr=lr)
+
+    def _segment(self, state: Any, problem: Problem, best: torch.Tensor | None, length: int) -> tuple[Any, float, float]:
+        self.adam.zero_grad()
+        total = torch.zeros((), dtype=DTYPE)
+        for _ in range(length):
+            if self.table.recompute:
+                state = checkpoint(self.optimizer.step, state, problem, self.net, use_reentrant=False)
+            else:
+                state = self.optimizer.step(state, problem, self.net)
+            total = total + self.loss(state.x, problem, best, OBSERVER)
+        loss = total / length
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters(), self.table.clip or math.inf)
+        if math.isfinite(float(norm)):
+            self.adam.step()
+        state = type(state)(*(part.detach() if isinstance(part, torch.Tensor) else part for part in state))
+        return state, float(loss.detach()), float(norm)
+
+    def _sane(self, x: torch.Tensor, problem: Problem) -> bool:
+        """Finite, and not grown a million times: what solve() would call divergence."""
+        with torch.no_grad():
+            start = problem.objective(mean_point(problem.start(), OBSERVER), OBSERVER)
+            now = problem.objective(mean_point(x, OBSERVER), OBSERVER)
+            return bool((torch.isfinite(now) & (now <= GROWTH * start.abs().clamp(min=1))).all())
+
+    def _return_to_last_batch(self) -> None:
+        """Weights, moments and position as they were before the batch that is under way."""
+        weights, moments, self.position = self.before
+        self.optimizer.load_state_dict(weights)
+        restore_adam(self.optimizer, self.adam, moments)
+
+    def _roll_back(self, lr: float) -> Row:
+        here = self.position
+        here.rollbacks += 1
+        here.failures += 1
+        said = "the loss was no longer finite: this batch is left out and its updates are undone"
+        if here.failures >= PATIENCE:
+            here.failures, here.lr_scale = 0, here.lr_scale / 2
+            if here.lr_scale < SLOWEST:
+                raise TrainingFailed(
+                    f"the loss blows up even at {here.lr_scale * 2:g} of the learning rate (stage {here.stage + 1}). "
+                    "Tighten [training.bounds], clip more, or train shorter K first."
+                )
+            self.optimizer.load_state_dict(self.best)
+            self.adam = self._new_adam()
+            said = f"{PATIENCE} batches in a row blew up: back to the best weights, at {here.lr_scale:g} of the learning rate"
+        return self._row(lr=lr, remark=said)
+
+    @torch.no_grad()
+    def _validate(self) -> list[float]:
+        """Runs on held-out instances; keeps the weights if they are the best so far; returns the mean loss of every iteration."""
+        here, iterations = self.position, self.table.validation_iterations
+        if self.optimizer.longest is not None:
+            iterations = min(iterations, self.optimizer.longest)
+        scores, curves = [], []
+        for index, seeds in enumerate(self.validation.seeds):
+            batch = Batch(index, tuple(seeds))
+            problem = self.validation.problem(batch)
+            check(self.optimizer, problem, self.net)
+            losses, loss = [], torch.empty(0)
+            for k, state in enumerate(iterate(self.optimizer, problem, self.net)):
+                if k > 0:
+                    loss = problem.objective(mean_point(state.x, OBSERVER), OBSERVER)
+                    losses.append(float(loss.mean()))
+                if k == iterations:
+                    break
+            gap = loss.double() - self.validation.optimum(batch)
+            floor = torch.finfo(DTYPE).eps * (1 + self.validation.optimum(batch).abs())
+            scores.append(float(torch.where(torch.isfinite(gap), gap.clamp(min=0) + floor, math.inf).log10().mean()))
+            curves.append(losses)
+        score, here.validated = sum(scores) / len(scores), here.iterations
+        if here.best is None or score < here.best:
+            here.best, here.best_update, self.best = score, here.update, self._weights()
+        here.seconds = time.perf_counter() - self.clock
+        self.log.write(self._row(validation=score))
+        self._save_optimizer()
+        return [sum(values) / len(values) for values in zip(*curves, strict=True)]
+
+    def _save_optimizer(self) -> None:
+        here, now = self.position, self._weights()
+        self.optimizer.load_state_dict(self.best)
+        summary = {
+            "experiment": self.experiment.model_dump(
+                mode="json", include={"name", "seed", "problem", "network", "training"}, exclude_none=True
+            ),
+            "updates": here.best_update,
+            "updates_in_all": here.update,
+            "rollbacks": here.rollbacks,
+            "hours": round(here.seconds / 3600, 3),
+            "validation_log10_gap": here.best,
+        }
+        versions = {key: value for key, value in provenance().items() if key in ("milodo", "commit", "torch", "python")}
+        good_for = self.table.good_for or f"{self.training.families[0].name} on {self.net.topology}"
+        save_optimizer(self.optimizer, self.path, good_for=good_for, training=summary, made_with=versions)
+        self.optimizer.load_state_dict(now)
+
+    def _save_position(self) -> None:
+        save_position(self.resume_file, self.optimizer, self.adam, self.best, self.position)
+        self.saved_at = time.perf_counter()
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {name: value.detach().clone() for name, value in self.optimizer.state_dict().items()}
+
+    def _new_adam(self) -> torch.optim.Adam:
+        return torch.optim.Adam(self.optimizer.parameters(), lr=self.table.stages[0].lr, betas=BETAS)
+
+    def _row(self, **facts: Any) -> Row:
+        here = self.position
+        return Row(here.update, here.stage + 1, here.epoch + 1, here.seconds, **facts)
+
+    def _remark(self, text: str) -> None:
+        self.log.write(self._row(remark=text))
