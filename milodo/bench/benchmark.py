@@ -18,6 +18,8 @@ from milodo.bench.tuning import Parameters, Search, tune
 from milodo.config import Experiment, MethodTable
 from milodo.errors import InvalidInput
 from milodo.files import write_json
+from milodo.learned import Learned
+from milodo.learned.checkpoint import load_optimizer
 from milodo.network import StackedNetwork
 from milodo.problems import Problem, Reference, instance_seeds, optimum
 from milodo.provenance import provenance
@@ -56,6 +58,8 @@ class Benchmark:
 
     def prepare(self, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
         """The folder, checked and writable; the run's facts so far."""
+        if not self.experiment.methods:
+            raise InvalidInput(f"{self.experiment.name} has no [[methods]], so there is nothing to race. Add some.")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / ".writable"
@@ -124,6 +128,7 @@ class Benchmark:
     def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
         """Everything; Interrupted if the user stops it."""
         run = self.prepare(resume=resume, overwrite=overwrite)
+        self._check_weights(run)
         done = self._completed()
         try:
             self.tune_all(run)
@@ -146,18 +151,45 @@ class Benchmark:
         for method in self.experiment.methods:
             if method.key in run["methods"]:
                 continue
-            parameters, report = self._parameters(method, lazy)
-            algorithm = METHODS[method.name](**parameters)  # type: ignore[arg-type]
+            parameters, report = ({}, None) if method.learned else self._parameters(method, lazy)
+            algorithm, weights = self._algorithm(method, parameters)
             run["methods"][method.key] = {
                 "label": algorithm.label + (f" ({method.remark})" if method.remark else ""),
                 "parameters": parameters,
-                "how": method.use,
+                "how": "learned" if method.learned else method.use,
                 "rounds_per_iteration": algorithm.rounds,
                 "exact": algorithm.exact,
+                **({"weights": weights} if weights else {}),
             }
             if report is not None:
                 run["tuning"][method.key] = report
             write_json(self.run_file, run)
+
+    def _algorithm(self, method: MethodTable, parameters: Parameters) -> tuple[Algorithm, dict[str, str]]:
+        """The method, ready to run, and which weights it has if it is learned."""
+        if not method.learned:
+            return METHODS[method.name](**parameters), {}  # type: ignore[arg-type]
+        assert method.weights is not None
+        optimizer, card = load_optimizer(method.weights)
+        if card.kind != method.name:
+            raise InvalidInput(f"{method.weights!r} holds weights of {card.kind!r}, not of {method.name!r}. Change the name.")
+        facts = {"name": card.name, "sha256": card.weights.sha256, "trained_on": card.good_for}
+        return optimizer.to(self.experiment.run.device), facts
+
+    def _check_weights(self, run: dict[str, Any]) -> None:
+        """Before anything is tuned: the weights exist, fit the graph, and are those that a resumed run began with."""
+        for method in self.experiment.methods:
+            if not method.learned:
+                continue
+            algorithm, weights = self._algorithm(method, {})
+            assert isinstance(algorithm, Learned)
+            algorithm.check_network(self.net)
+            begun = run["methods"].get(method.key, {}).get("weights", weights)
+            if begun["sha256"] != weights["sha256"]:
+                raise InvalidInput(
+                    f"{str(self.folder)!r} was begun with other weights of {method.key!r} than {method.weights!r} now holds. "
+                    "Use --overwrite, or another --out."
+                )
 
     def _parameters(self, method: MethodTable, lazy: dict[str, Any]) -> tuple[Parameters, dict[str, Any] | None]:
         """Parameters of a method and, if any of them was searched, how."""
@@ -257,7 +289,7 @@ class Benchmark:
             self._note_reference(run, chunk, found)
             known = torch.where(found.certified, found.value, math.nan)
             for method in todo:
-                algorithm: Algorithm = METHODS[method.name](**run["methods"][method.key]["parameters"])
+                algorithm, _ = self._algorithm(method, run["methods"][method.key]["parameters"])
                 check(algorithm, problem, self.net)
                 recorder = Recorder(method.key, judge, self.net, known, seeds[slice(*chunk)], chunk[0])
                 label = run["methods"][method.key]["label"]

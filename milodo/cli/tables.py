@@ -64,7 +64,8 @@ def tuning_table(run: dict[str, Any]) -> Table:
     for method, facts in run["methods"].items():
         tuning = run["tuning"].get(method)
         if tuning is None:
-            table.add_row(facts["label"], parameters(facts["parameters"]), facts["how"], "-", "-")
+            chosen = facts["weights"]["name"] if "weights" in facts else parameters(facts["parameters"])
+            table.add_row(facts["label"], chosen, facts["how"], "-", "-")
             continue
         cost = (
             f"{tuning['score']:,.0f} {tuning['cost']}" if tuning["reached"] else f"not within {tuning['iterations']:,} iterations"

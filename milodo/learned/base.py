@@ -36,17 +36,16 @@ class Learned(nn.Module, Algorithm):
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of its weights, and of the networks' arithmetic."""
         return next(self.parameters()).dtype
 
     def check(self, problem: Problem, net: Network) -> None:
         """Refuses what it was not made for, before the first step."""
+        self.check_network(net)
+
+    def check_network(self, net: Network) -> None:
         if net.topology != self.topology:
             raise InvalidInput(
                 f"{self.label} was made for {self.topology} and cannot run on {net.topology}: its networks belong to nodes. "
                 "Train it on this topology (milodo train ...)."
-            )
-        if net.dtype != self.dtype:
-            raise InvalidInput(
-                f"{self.label}'s weights are in {self.dtype} and the network in {net.dtype}. "
-                f"Convert the weights with optimizer.to({net.dtype})."
             )

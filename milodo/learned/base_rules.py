@@ -72,15 +72,15 @@ class BaseRules(Learned):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
-        start = net.randn(6, self.hidden, 1, seed=self.seed)  # [n, 6, hidden, 1]
+        start = net.randn(6, self.hidden, 1, seed=self.seed).to(self.dtype)  # [n, 6, hidden, 1]
         hidden = [part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)]
         return State(x0, torch.zeros_like(x0), *hidden)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        seen = torch.cat((problem.grad(state.x), state.y), dim=-1).unsqueeze(-1)  # [*batch, n, 2d, 1]
+        seen = torch.cat((problem.grad(state.x), state.y), dim=-1).unsqueeze(-1).to(self.dtype)  # [*batch, n, 2d, 1]
         m, h_m, c_m = self.m(seen, state.h_m, state.c_m)
         z = state.x - m.squeeze(-1)
-        dz = self.slots.by_node(net.diff(z)).flatten(-2).unsqueeze(-1)  # [*batch, n, width · d, 1]
+        dz = self.slots.by_node(net.diff(z)).flatten(-2).unsqueeze(-1).to(self.dtype)  # [*batch, n, width · d, 1]
         s, h_s, c_s = self.s(dz, state.h_s, state.c_s)
         u, h_u, c_u = self.u(dz, state.h_u, state.c_u)
         return State(z - u.squeeze(-1), state.y + s.squeeze(-1), h_m, c_m, h_s, c_s, h_u, c_u)

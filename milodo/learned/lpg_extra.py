@@ -68,7 +68,7 @@ class LPGExtra(Learned):
         return State(x0, torch.zeros_like(x0), 0)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        alpha, s = self.log_alpha[state.k].exp(), self.log_s[state.k].exp()
+        alpha, s = self.log_alpha[state.k].exp().to(state.x.dtype), self.log_s[state.k].exp().to(state.x.dtype)
         lap = net.lap(state.x)
         z_tilde = state.x - lap - alpha * problem.grad(state.x) + state.c
         return State(problem.prox(z_tilde, s), state.c - lap / 2, state.k + 1)

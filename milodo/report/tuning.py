@@ -8,7 +8,12 @@ from typing import Any
 from milodo.report import words
 from milodo.report.run import Run, as_dict, finite
 
-HOW = {"tuned": "tuned here", "published": "published in the paper", "given": "given in the experiment"}
+HOW = {
+    "tuned": "tuned here",
+    "published": "published in the paper",
+    "given": "given in the experiment",
+    "learned": "learned in training",
+}
 
 
 def settings(run: Run) -> list[dict[str, Any]]:
@@ -25,7 +30,7 @@ def settings(run: Run) -> list[dict[str, Any]]:
         rows.append(
             {
                 "label": run.labels[method],
-                "parameters": words.parameters(about.get("parameters")),
+                "parameters": str(as_dict(about.get("weights")).get("name") or words.parameters(about.get("parameters"))),
                 "how": HOW.get(how, how or "–") + (", the rest tuned here" if partly else ""),
                 "search": _search(chosen, run.tuned_elsewhere),
                 "notes": _notes(chosen),

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from milodo.config import Experiment
 from milodo.errors import InvalidInput
+from milodo.files import read_versioned_json, write_json
 from milodo.problems import Family, Problem, instance_seeds, optimum
 from milodo.problems.base import stream
 from milodo.types import Point
 
 ORDER = 1 << 33
 """Stands in a stream's key for: the order of an epoch's instances."""
+FORMAT = 1
+"""Of the file of optima."""
 TOGETHER = 32
 """Instances whose optimum is certified at a time."""
 VALIDATED_SHAPES = 4
@@ -56,8 +60,15 @@ class ProblemSet:
     def optimum(self, batch: Batch) -> Point:
         return torch.tensor([self.optima[seed] for seed in batch.seeds], dtype=torch.float64)
 
-    def certify(self, progress: Progress) -> None:
-        """Finds the optimum of every instance, always in the same groups, so that a resumed training sees the same numbers."""
+    def certify(self, progress: Progress, file: Path | None = None) -> None:
+        """Finds the optimum of every instance, or reads it from the file an earlier start of this training wrote."""
+        seeds = [seed for part in self.seeds for seed in part]
+        if file is not None and file.is_file():
+            values = read_versioned_json(file, FORMAT).get("optima")
+            if isinstance(values, list) and len(values) == len(seeds) and all(isinstance(v, float) for v in values):
+                self.optima = dict(zip(seeds, values, strict=True))
+                progress(1.0, "from the last start")
+                return
         groups = [
             Batch(index, tuple(seeds[a : a + TOGETHER]))
             for index, seeds in enumerate(self.seeds)
@@ -72,6 +83,8 @@ class ProblemSet:
                 )
             self.optima.update(zip(group.seeds, found.value.tolist(), strict=True))
             progress((done + 1) / len(groups), f"{found.kind} <= {float(found.certificate.max()):.0e}")
+        if file is not None:
+            write_json(file, {"format": FORMAT, "optima": [self.optima[seed] for seed in seeds]})
 
 
 def families_of(experiment: Experiment) -> list[Family]:

@@ -57,6 +57,7 @@ class Trainer:
 
     training.json        what was asked, and by which versions
     training.csv         loss and validation, one row a batch; tensorboard/ the same for TensorBoard
+    optima.json          certified optima of the training instances, where the loss needs them
     resume.safetensors   where to go on
     NAME.safetensors     the best weights so far on validation, with their card NAME.json
     """
@@ -127,7 +128,8 @@ class Trainer:
             self.adam = self._new_adam()
             restore_adam(self.optimizer, self.adam, moments)
             return
-        for stale in (self.resume_file, self.folder / "training.csv", *self.folder.glob("tensorboard/events.*")):
+        old = [self.folder / name for name in ("training.csv", "optima.json")]
+        for stale in (self.resume_file, *old, *self.folder.glob("tensorboard/events.*")):
             stale.unlink(missing_ok=True)
         facts = {"format": FORMAT, "config": config, "command": self.command, **provenance()}
         write_json(self.facts_file, facts)
@@ -136,7 +138,8 @@ class Trainer:
     def _certify(self) -> None:
         self.validation.certify(lambda done, detail: self.progress("certified optimum, validation instances", done, detail))
         if self.loss.needs_optimum:
-            self.training.certify(lambda done, detail: self.progress("certified optimum, training instances", done, detail))
+            task, file = "certified optimum, training instances", self.folder / "optima.json"
+            self.training.certify(lambda done, detail: self.progress(task, done, detail), file)
 
     def _epoch(self, stage: StageTable) -> None:
         batches = self.training.epoch((self.position.stage, self.position.epoch), stage.batch)
@@ -220,11 +223,12 @@ class Trainer:
         return state, float(loss.detach()), float(norm)
 
     def _sane(self, x: torch.Tensor, problem: Problem) -> bool:
-        """Finite, and not grown a million times: what solve() would call divergence."""
+        """Finite; and, where training began with a method that converges, not grown a million times either."""
         with torch.no_grad():
-            start = problem.objective(mean_point(problem.start(), OBSERVER), OBSERVER)
             now = problem.objective(mean_point(x, OBSERVER), OBSERVER)
-            return bool((torch.isfinite(now) & (now <= GROWTH * start.abs().clamp(min=1))).all())
+            start = problem.objective(mean_point(problem.start(), OBSERVER), OBSERVER).abs().clamp(min=1)
+            grown = bool((now > GROWTH * start).any()) and self.table.initial == "special"
+            return bool(torch.isfinite(now).all()) and not grown
 
     def _return_to_last_batch(self) -> None:
         """Weights, moments and position as they were before the batch that is under way."""

@@ -171,3 +171,16 @@ def test_another_topology_and_a_graph_without_edges_are_refused():
         next(iterate(made("ring(4)"), problem, StackedNetwork("path(4)")))
     with pytest.raises(InvalidInput, match="has no edges"):
         MiLoDo("path(1)")
+
+
+@pytest.mark.parametrize("graph", ["ring(6)", "star(5)"])
+def test_networks_in_fp32_change_neither_the_sum_of_the_duals_nor_the_limit_of_fp64_iterates(graph):
+    n = topology(graph).n
+    problem, net = Lasso(n, 8, 30, 0.1).sample([0, 1]), StackedNetwork(graph)
+    optimizer = made(graph, gamma=0.1, disturb=0.05).float()
+    *_, last = states(optimizer, problem, net, 4000)
+    assert (last.x.dtype, last.y.dtype, last.h_m.dtype) == (torch.float64, torch.float64, torch.float32)
+    assert float(last.y.sum(-2).abs().max()) < ROUNDING * max(1.0, float(last.y.abs().max()))
+    best = optimum(problem)
+    assert float((last.x - problem.everywhere(best.x)).abs().max()) < 1e-10  # far below what fp32 could tell apart
+    assert net.traffic.bytes == 3999 * len(net.arcs) * problem.d * (8 + 4)  # a step sends z in fp64 and p̃ in fp32
