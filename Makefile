@@ -25,6 +25,9 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/edges.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/choices.py
+	$(BIN)/python benchmarks/training.py --compile
+	$(BIN)/python benchmarks/learned.py transfer
+	$(BIN)/python benchmarks/learned.py long
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

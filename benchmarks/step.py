@@ -1,6 +1,7 @@
-"""What a step costs over its bare gradient.
+"""What a step costs over its bare gradient, what a learned step costs over Prox-ED's, and where its time goes.
 
-Goals: one Prox-ED step at most 1.3x its gradient at LASSO(10,30000,1000), and at most 200 µs over it at (10,300,10).
+Goals: one Prox-ED step at most 1.3x its gradient at LASSO(10,30000,1000), and at most 200 µs over it at (10,300,10); one step of
+MiLoDo at most 1.5x Prox-ED's at the large shape.
 
     python benchmarks/step.py            both shapes (the large one needs 3 GB)
     python benchmarks/step.py --small    only the small one
@@ -14,6 +15,8 @@ import torch
 from _measure import medians, verdict
 
 from milodo.algorithms import DAPG, ODAPG, Algorithm, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
+from milodo.learned import MiLoDo
+from milodo.learned.checkpoint import load_optimizer
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
 from milodo.process import keep_freed_memory
@@ -41,6 +44,45 @@ def measure(d: int, N: int, repeats: int, inner: int) -> dict[str, float]:
     return medians(tasks, repeats=repeats, inner=inner)
 
 
+@torch.no_grad()
+def learned(d: int, N: int, dtype: torch.dtype, repeats: int, inner: int) -> None:
+    """MiLoDo against Prox-ED: time, where it goes, and the memory its state adds to the data."""
+    problem, net = Lasso(10, d, N, 0.1).sample([0], dtype=dtype), StackedNetwork("ring(10)", dtype=dtype)
+    optimizer, _ = load_optimizer("milodo-lasso-ring10")
+    assert isinstance(optimizer, MiLoDo)
+    prox_ed, x = ProxED(gamma=0.02), torch.randn_like(problem.zeros())
+    before, state = prox_ed.init(x, problem, net), optimizer.init(x, problem, net)
+    bank, v = optimizer.phi_m, torch.randn(1, 10, 2, d)
+    weights, seen = torch.randn(10, 80, 23), torch.randn(1, 10, 23, d)
+    gates = weights @ seen
+    seconds = medians(
+        {
+            "gradient": lambda: problem.grad(x),
+            "Prox-ED": lambda: prox_ed.step(before, problem, net),
+            "MiLoDo": lambda: optimizer.step(state, problem, net),
+            "one network": lambda: bank(v, state.h_m, state.c_m),
+            "its gates": lambda: weights @ seen,
+            "its sigmoids": lambda: gates.sigmoid(),
+        },
+        repeats=repeats,
+        inner=inner,
+    )
+    print(f"\nMiLoDo at LASSO(10,{d},{N}), ring(10), iterates in {dtype}, networks in fp32, {torch.get_num_threads()} threads")
+    for name, value in seconds.items():
+        print(f"  {name:12s} {value * 1e6:12,.0f} µs   {value / seconds['Prox-ED']:5.2f}x Prox-ED")
+    rest = seconds["MiLoDo"] - seconds["gradient"] - 3 * seconds["one network"]
+    print(f"  of a step: gradient {seconds['gradient'] / seconds['MiLoDo']:.0%}, three networks "
+          f"{3 * seconds['one network'] / seconds['MiLoDo']:.0%}, the rules {rest / seconds['MiLoDo']:.0%}")  # fmt: skip
+    data = problem.A.numel() * problem.A.element_size()
+    kept = sum(part.numel() * part.element_size() for part in state)
+    print(f"  its state: {kept / 1e6:.1f} MB, {kept / data:.2f}x the data")
+    ratio = seconds["MiLoDo"] / seconds["Prox-ED"]
+    if d == 30000:
+        least = (seconds["gradient"] + 3 * (seconds["its gates"] + seconds["its sigmoids"])) / seconds["Prox-ED"]
+        print(f"  MiLoDo over Prox-ED: {ratio:.2f}x (goal: at most 1.5) {verdict(ratio <= 1.5)}")
+        print(f"  if its networks cost nothing but their gates and sigmoids: {least:.2f}x")
+
+
 def main() -> None:
     keep_freed_memory()
     shapes = [(300, 10, 200, 20)] if "--small" in sys.argv else [(300, 10, 200, 20), (30000, 1000, 7, 1)]
@@ -55,6 +97,9 @@ def main() -> None:
             print(f"  Prox-ED over its gradient: {over:.0f} µs (goal: at most 200) {verdict(over <= 200)}")
         else:
             print(f"  Prox-ED over its gradient: {ratio:.2f}x (goal: at most 1.3) {verdict(ratio <= 1.3)}")
+    for d, N, repeats, inner in shapes:
+        for dtype in (torch.float64, torch.float32):
+            learned(d, N, dtype, repeats, inner)
 
 
 if __name__ == "__main__":

@@ -129,6 +129,8 @@ class MethodTable(Table):
     """With use = 'given'."""
     weights: str | None = None
     """Of a learned method: a shipped name (`milodo optimizers`) or a path."""
+    iterations: Count | None = None
+    """Fewer than [run]'s, for a method whose steps are costly."""
 
     @model_validator(mode="after")
     def _known(self) -> MethodTable:

@@ -15,6 +15,8 @@ from milodo.bench.recorder import Recorder
 from milodo.bench.records import read_json, read_records
 from milodo.config import parse_experiment
 from milodo.errors import InvalidInput
+from milodo.learned import LPGExtra, MiLoDo
+from milodo.learned.checkpoint import save_optimizer
 from milodo.problems import instance_seeds
 
 
@@ -204,3 +206,42 @@ def test_tuning_is_found_in_the_cache_the_second_time(tmp_path, monkeypatch):
     tunings = [read_json(tmp_path / name / "run.json")["tuning"]["prox-ed"] for name in "ab"]
     assert tunings[0]["cached"] is False and tunings[1]["cached"] is True
     assert tunings[0]["grid"] == tunings[1]["grid"]
+
+
+def learned_experiment(path, name="milodo", topology="ring(5)"):
+    content = experiment(batch=6).model_dump(mode="json", exclude_none=True)
+    content["network"]["topology"] = topology
+    content["methods"] = [{"name": "prox-ed"}, {"name": name, "weights": str(path)}]
+    return parse_experiment(content, "small")
+
+
+def test_a_learned_method_races_like_any_other(tmp_path):
+    save_optimizer(MiLoDo("ring(5)", hidden=4), tmp_path / "mine.safetensors", good_for="tests", training={})
+    folder = Benchmark(learned_experiment(tmp_path / "mine"), tmp_path / "run").run()
+    run, records = read_json(folder / "run.json"), read_records(folder / "records.csv")
+    facts = run["methods"]["milodo"]
+    assert (facts["how"], facts["label"], facts["weights"]["name"]) == ("learned", "MiLoDo", "mine")
+    last = [r for r in records if r.method == "milodo" and r.k == 60]
+    assert len(last) == 6 and {(r.rounds, r.bytes) for r in last} == {(120, 60 * 10 * 8 * (8 + 4))}
+    save_optimizer(MiLoDo("ring(5)", hidden=4), tmp_path / "mine.safetensors", good_for="tests", training={})
+    with pytest.raises(InvalidInput, match="begun with other weights"):
+        Benchmark(learned_experiment(tmp_path / "mine"), tmp_path / "run").run(resume=True)
+
+
+def test_an_unrolled_method_ends_with_its_last_layer(tmp_path):
+    save_optimizer(LPGExtra("ring(5)", layers=20), tmp_path / "mine.safetensors", good_for="tests", training={})
+    folder = Benchmark(learned_experiment(tmp_path / "mine", "lpg-extra"), tmp_path / "run").run()
+    last = {(r.method, r.instance): r for r in read_records(folder / "records.csv")}
+    assert {(r.k, r.status) for r in last.values() if r.method == "lpg-extra"} == {(20, "STEPS")}
+    assert {r.k for r in last.values() if r.method == "prox-ed"} == {60}
+
+
+def test_weights_that_do_not_fit_are_refused_before_anything_is_tuned(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "tune", lambda *_, **__: pytest.fail("tuned"))
+    save_optimizer(MiLoDo("ring(5)", hidden=4), tmp_path / "mine.safetensors", good_for="tests", training={})
+    with pytest.raises(InvalidInput, match=r"made for ring\(5\) and cannot run on star\(5\)"):
+        Benchmark(learned_experiment(tmp_path / "mine", topology="star(5)"), tmp_path / "a").run()
+    with pytest.raises(InvalidInput, match="holds weights of 'milodo', not of 'lpg-extra'"):
+        Benchmark(learned_experiment(tmp_path / "mine", "lpg-extra"), tmp_path / "b").run()
+    with pytest.raises(InvalidInput, match="no trained optimizer"):
+        Benchmark(learned_experiment(tmp_path / "gone" / "mine"), tmp_path / "c").run()

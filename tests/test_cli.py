@@ -13,6 +13,7 @@ import pytest
 
 from milodo.algorithms import METHODS
 from milodo.bench.records import read_records
+from milodo.learned import LEARNED
 
 EXPERIMENT = """
 [problem]
@@ -64,8 +65,8 @@ def folder(tmp_path):
 def test_help_teaches_and_names_every_method_and_command(tmp_path):
     code, out, _ = milodo("--help", cwd=tmp_path)
     assert code == 0
-    assert all(name in out for name in METHODS)
-    for command in ("demo", "bench", "tune", "report", "topology"):
+    assert all(name in out for name in (*METHODS, *LEARNED))
+    for command in ("demo", "bench", "tune", "train", "optimizers", "report", "topology"):
         assert command in out
         code, text, _ = milodo(command, "--help", cwd=tmp_path)
         assert code == 0 and len(text) > 200
@@ -118,6 +119,8 @@ def test_topology_prints_facts_and_draws(tmp_path):
         (("topology", "ring(3)", "--out", "ring.jpg"), "Give a name that ends in .png, .svg, .pdf"),
         (("topology", "erdos_renyi(100000,0.00001)"), "will not be connected"),
         (("bench", "small.toml", "--resume", "--overwrite"), "Choose one of them"),
+        (("train", "small.toml"), "small has no [training] table"),
+        (("optimizers", "milodo-laso-ring10"), "Did you mean 'milodo-lasso-ring10'?"),
     ],
 )
 def test_a_mistake_gets_one_sentence_on_stderr_and_exit_code_2(folder, arguments, says):

@@ -83,6 +83,15 @@ def test_defaults_and_overrides(tmp_path):
         (("lam = 0.1", 'lam = 0.1\n[problem.regularizer]\nkind = "l1"\nlam = 0.2'), "both lam and"),
         (('topology = "ring(5)"', 'topology = "star(5)"\nweights = "third"'), "weights 'third' are for a ring"),
         (("[problem]", "[[problem]]"), r"\[problem\] must be one table"),
+        (('name = "prox-ed"', 'name = "milodo"'), "milodo is learned: name its weights"),
+        (('name = "prox-ed"', 'name = "milodo"\nweights = "x"\nuse = "tuned"'), "takes weights, neither use nor parameters"),
+        (('name = "prox-ed"', 'name = "prox-ed"\nweights = "x"'), "prox-ed is handcrafted and has no weights"),
+        (('[[methods]]\nname = "prox-ed"', ""), r"needs \[methods\]"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[training]\noptimizer = "milodoo"'), "unknown optimizer 'milodoo'. Did you mean 'milodo'"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[training]\nclips = 1.0'), r"unknown key 'clips' in \[training\]. Did you mean 'clip'"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[training.bounds]\nm = [1.0, 0.5]'), r"\[training.bounds\] m = \[1.0, 0.5\]: the first must be smaller"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[[training.stages]]\nK_T = 5\nK = 12\nepochs = 1\nlr = 1e-3'), "K = 12 is not a multiple of K_T = 5"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[training]\noptimizer = "lpg-extra"\nlayers = 50'), "unrolls 100 iterations, but LPG-EXTRA has 50 layers"),
         (("iterations = 100", 'iterations = 100\ndevice = "meta"'), "device 'meta' is not to be had here"),
     ],
 )  # fmt: skip
@@ -124,3 +133,15 @@ def test_one_method_may_race_twice_under_two_labels(tmp_path):
 def test_any_regularizer_can_be_asked_for(tmp_path):
     text = GOOD.replace("lam = 0.1", '[problem.regularizer]\nkind = "elastic_net"\nlam = 0.1\nmu = 0.2')
     assert "ElasticNet(lam=0.1, mu=0.2)" in load(tmp_path, text).problem.build().name
+
+
+def test_an_experiment_that_only_trains_needs_no_race_and_defaults_to_the_papers_stages(tmp_path):
+    text = GOOD.replace('[[methods]]\nname = "prox-ed"\n', "[training]\n").replace("[run]\niterations = 100\n", "")
+    stages = load(tmp_path, text).training.stages
+    assert [(s.K_T, s.K, s.epochs, s.lr, s.batch) for s in stages] == [
+        (5, 10, 20, 5e-4, 32),
+        (10, 20, 10, 1e-4, 32),
+        (20, 40, 10, 5e-5, 32),
+        (40, 80, 10, 1e-5, 32),
+        (20, 100, 5, 1e-5, 32),
+    ]

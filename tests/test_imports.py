@@ -14,7 +14,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(file.relative_to(PACKAGE)) for file in FILES]
 
 LEVELS = (
-    {"errors", "files", "process", "provenance", "types"},
+    {"errors", "process", "provenance", "types"},
+    {"files"},
     {"topology"},
     {"network"},
     {"problems"},

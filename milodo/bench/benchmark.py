@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -291,12 +292,13 @@ class Benchmark:
             for method in todo:
                 algorithm, _ = self._algorithm(method, run["methods"][method.key]["parameters"])
                 check(algorithm, problem, self.net)
+                allowed = replace(limits, iterations=min(limits.iterations, method.iterations or limits.iterations))
                 recorder = Recorder(method.key, judge, self.net, known, seeds[slice(*chunk)], chunk[0])
                 label = run["methods"][method.key]["label"]
                 task = f"race {label}" + (f", instances {chunk[0] + 1} to {chunk[1]}" if len(self._chunks()) > 1 else "")
                 self.progress(task, 0.0, "")
                 try:
-                    record(algorithm, problem, self.net, recorder, limits, lambda f, task=task: self.progress(task, f, ""))
+                    record(algorithm, problem, self.net, recorder, allowed, lambda f, task=task: self.progress(task, f, ""))
                 finally:
                     append_records(self.records_file, recorder.records)
                 self.progress(task, 1.0, _outcome(recorder))

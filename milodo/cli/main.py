@@ -21,6 +21,7 @@ from milodo.cli.progress import Bars
 from milodo.cli.tables import optimizers_table, race_tables, topology_table, tuning_table
 from milodo.config import Experiment, find_experiment, load_experiment
 from milodo.errors import InvalidInput
+from milodo.learned import LEARNED
 from milodo.learned.checkpoint import find_optimizer, read_card, shipped
 from milodo.process import keep_freed_memory
 from milodo.report import draw_topology, draw_training, write_report
@@ -41,7 +42,7 @@ app = typer.Typer(
 
     Start with **milodo demo**. Then copy experiments/demo.toml, change it, and run **milodo bench yours.toml**.
 
-    Methods: {", ".join(METHODS)}.
+    Methods: {", ".join(METHODS)}; learned: {", ".join(LEARNED)} (**milodo optimizers**, **milodo train**).
     """,
 )
 
@@ -72,7 +73,7 @@ def main(
 
 @app.command()
 def demo(seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None, threads: Threads = None) -> None:
-    """The main job in two minutes: tune six methods, race them on 32 unseen problems over a ring, and draw the picture.
+    """The main job in two minutes: tune six methods, race them and a learned one on 32 unseen problems, and draw the picture.
 
     The first run tunes; later ones find the tuning in the cache and take about half the time.
     """

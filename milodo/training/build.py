@@ -7,6 +7,8 @@ import torch
 from milodo.config import Experiment
 from milodo.errors import InvalidInput
 from milodo.learned import PLAIN, Activations, BaseRules, Bounded, Learned, LPGExtra, MiLoDo, special_initialisation
+from milodo.learned.base_rules import HIDDEN as BASE_HIDDEN
+from milodo.learned.optimizer import HIDDEN
 from milodo.network import StackedNetwork
 
 
@@ -14,7 +16,6 @@ def build_optimizer(experiment: Experiment, net: StackedNetwork) -> Learned:
     """In fp32. Weights depend on the experiment's seed alone; torch's own stream of numbers is left as it was."""
     table = experiment.training
     assert table is not None
-    sizes = {} if table.hidden is None else {"hidden": table.hidden}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         if table.optimizer == "lpg-extra":
@@ -22,9 +23,11 @@ def build_optimizer(experiment: Experiment, net: StackedNetwork) -> Learned:
         if table.optimizer == "base-rules":
             if table.initial == "special":
                 raise InvalidInput("the base rules have no special initialisation; write initial = 'random'.")
-            return BaseRules(net.topology, d=table.d or experiment.problem.d, seed=experiment.seed, **sizes)
+            return BaseRules(
+                net.topology, d=table.d or experiment.problem.d, hidden=table.hidden or BASE_HIDDEN, seed=experiment.seed
+            )
         bounds = table.bounds
         bounded = Activations(*(Bounded(low, high) for low, high in (bounds.m, bounds.s, bounds.u)))
         activations = PLAIN if table.activations == "plain" else bounded
-        optimizer = MiLoDo(net.topology, activations=activations, seed=experiment.seed, **sizes)
+        optimizer = MiLoDo(net.topology, hidden=table.hidden or HIDDEN, activations=activations, seed=experiment.seed)
         return special_initialisation(optimizer, net, table.gamma) if table.initial == "special" else optimizer

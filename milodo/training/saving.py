@@ -43,8 +43,8 @@ class Position:
 
 def adam_state(optimizer: Learned, adam: torch.optim.Adam) -> dict[str, torch.Tensor]:
     """Adam's moments and counters by the names of their parameters; empty before the first step."""
-    names = {parameter: name for name, parameter in optimizer.named_parameters()}
-    return {f"adam.{names[p]}.{key}": value.clone() for p, state in adam.state.items() for key, value in state.items()}
+    moments = {name: adam.state.get(parameter, {}) for name, parameter in optimizer.named_parameters()}
+    return {f"adam.{name}.{key}": value.clone() for name, state in moments.items() for key, value in state.items()}
 
 
 def restore_adam(optimizer: Learned, adam: torch.optim.Adam, tensors: dict[str, torch.Tensor]) -> None:

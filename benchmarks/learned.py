@@ -1,0 +1,93 @@
+"""What a shipped optimizer must hold beyond its race (`milodo bench milodo-lasso-ring10`).
+
+    python benchmarks/learned.py long        100,000 iterations in fp32 and fp64: no divergence, the gap falls or is at the floor
+    python benchmarks/learned.py transfer    without retraining to LASSO(10,3000,100,0.1) and to Logistic(10,50,100,0.1)
+
+Gaps are computed in fp64 against a certified optimum, on instances no optimizer was trained, validated or tuned on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+from _measure import verdict
+
+from milodo.learned import Learned
+from milodo.learned.checkpoint import load_optimizer
+from milodo.network import StackedNetwork, StackedObserver
+from milodo.problems import Family, Lasso, Logistic, instance_seeds, optimum
+from milodo.process import keep_freed_memory
+from milodo.solve import consensus_error, iterate, judged_point
+
+OBSERVER = StackedObserver()
+LONG = (10, 100, 1_000, 10_000, 30_000, 100_000)
+FLOOR = {torch.float32: 1e-5, torch.float64: 1e-13}
+"""Gap relative to f* at which a precision ends: in fp32 duals that are summed for 1e5 steps carry their rounding."""
+
+
+@torch.no_grad()
+def gaps(
+    optimizer: Learned, family: Family, instances: int, dtype: torch.dtype, at: Sequence[int]
+) -> Iterator[tuple[int, torch.Tensor, float]]:
+    """(k, gaps of all instances relative to f*, mean consensus error) at the iterations asked for."""
+    seeds = instance_seeds("test", instances)
+    judge = family.sample(seeds)
+    best = optimum(judge).value
+    problem = judge if dtype == torch.float64 else family.sample(seeds, dtype=dtype)
+    net = StackedNetwork(optimizer.topology, "third", dtype=dtype)
+    for k, state in enumerate(iterate(optimizer, problem, net)):
+        if k in at:
+            x = state.x.double()
+            gap = (judge.objective(judged_point(x, judge, OBSERVER), OBSERVER) - best) / best.abs()
+            yield k, gap, float(consensus_error(x, OBSERVER).mean())
+        if k == max(at):
+            return
+
+
+def show(k: int, gap: torch.Tensor, consensus: float, since: float) -> None:
+    low, middle, high = (float(q) for q in torch.quantile(gap, torch.tensor([0.25, 0.5, 0.75], dtype=gap.dtype)))
+    print(f"  k = {k:7,d}   relative gap {middle:9.2e} ({low:.1e} to {high:.1e}), largest {float(gap.max()):9.2e}   "
+          f"consensus error {consensus:.1e}   {time.perf_counter() - since:5.0f} s", flush=True)  # fmt: skip
+
+
+def long() -> None:
+    for name in ("milodo-lasso-ring10", "milodo-meta-ring10"):
+        optimizer, _ = load_optimizer(name)
+        for dtype in (torch.float32, torch.float64):
+            print(f"\n{name}, LASSO(10,300,10,0.1), 4 unseen instances, {dtype}", flush=True)
+            since, seen = time.perf_counter(), []
+            for k, gap, consensus in gaps(optimizer, Lasso(10, 300, 10, 0.1), 4, dtype, LONG):
+                show(k, gap, consensus, since)
+                seen.append(float(gap.abs().max()))
+            fine = seen[-1] < seen[-2] or seen[-1] < FLOOR[dtype]
+            print(f"  still falling, or below {FLOOR[dtype]:g} {verdict(fine)}")
+
+
+def transfer() -> None:
+    for family, instances, at, goal in (
+        (Logistic(10, 50, 100, 0.1), 32, (100, 1_000, 3_000, 10_000), 1e-9),
+        (Lasso(10, 3000, 100, 0.1), 4, (100, 300, 1_000, 3_000, 6_000), 1e-3),
+    ):
+        for name in ("milodo-lasso-ring10", "milodo-meta-ring10"):
+            optimizer, _ = load_optimizer(name)
+            print(f"\n{name}, never trained on {family.name}: {instances} unseen instances, fp64", flush=True)
+            since, gap = time.perf_counter(), torch.empty(0)
+            for k, gap, consensus in gaps(optimizer, family, instances, torch.float64, at):
+                show(k, gap, consensus, since)
+            print(f"  every instance within {goal:g} of the certified optimum {verdict(bool((gap < goal).all()))}")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    tasks = {"long": long, "transfer": transfer}
+    if len(sys.argv) != 2 or sys.argv[1] not in tasks:
+        sys.exit(__doc__)
+    tasks[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    main()
