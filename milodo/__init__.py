@@ -6,6 +6,8 @@ min_x (1/n) Σ f_i(x) + r(x), with f_i private to site i and r shared.
 
 from milodo.algorithms import DAPG, METHODS, ODAPG, Algorithm, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
 from milodo.errors import InvalidInput
+from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo
+from milodo.learned.checkpoint import load_optimizer, save_optimizer
 from milodo.network import CommonMixingNetwork, Network, Observer, StackedNetwork, StackedObserver, Traffic
 from milodo.problems import (
     L1,
@@ -31,8 +33,9 @@ from milodo.topology import Topology
 __version__ = "0.1.0"
 
 __all__ = [
-    "DAPG", "L1", "METHODS", "ODAPG", "Algorithm", "Box", "CommonMixingNetwork", "CustomProblem", "ElasticNet", "Family",
-    "InvalidInput", "Lasso", "LeastSquares", "Logistic", "LogisticRegression", "Network", "NonNegative", "Observer", "PGExtra",
-    "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork",
-    "StackedObserver", "Status", "Stop", "Topology", "Traffic", "Zero", "instance_seeds", "iterate", "optimum", "solve",
+    "DAPG", "L1", "LEARNED", "METHODS", "ODAPG", "Algorithm", "BaseRules", "Box", "CommonMixingNetwork", "CustomProblem",
+    "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares", "Logistic", "LogisticRegression",
+    "MiLoDo", "Network", "NonNegative", "Observer", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED",
+    "Reference", "Regularizer", "Result", "StackedNetwork", "StackedObserver", "Status", "Stop", "Topology", "Traffic", "Zero",
+    "instance_seeds", "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
