@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -48,11 +49,14 @@ class BaseRules(Learned):
     rounds: ClassVar[int] = 1
     State = State
 
-    def __init__(self, graph: str | Topology, *, d: int, hidden: int = HIDDEN, seed: int = 0) -> None:
+    def __init__(
+        self, graph: str | Topology, *, d: int, hidden: int = HIDDEN, seed: int = 0, nodes: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self.topology, self.d, self.hidden, self.seed = topology(graph), d, hidden, seed
-        self.slots = Slots(self.topology, range(self.topology.n))
-        n, wide = self.topology.n, self.slots.width * d
+        self.nodes = tuple(range(self.topology.n)) if nodes is None else tuple(nodes)
+        self.slots = Slots(self.topology, self.nodes)
+        n, wide = len(self.nodes), self.slots.width * d
         self.m, self.s, self.u = Bank(n, 2 * d, d, hidden), Bank(n, wide, d, hidden), Bank(n, wide, d, hidden)
 
     def settings(self) -> dict[str, Any]:
@@ -84,3 +88,9 @@ class BaseRules(Learned):
         s, h_s, c_s = self.s(dz, state.h_s, state.c_s)
         u, h_u, c_u = self.u(dz, state.h_u, state.c_u)
         return State(z - u.squeeze(-1), state.y + s.squeeze(-1), h_m, c_m, h_s, c_s, h_u, c_u)
+
+    def at(self, nodes: Sequence[int]) -> Self:
+        rows = [self.nodes.index(node) for node in nodes]
+        part = type(self)(self.topology, d=self.d, hidden=self.hidden, seed=self.seed, nodes=nodes).to(self.dtype)
+        part.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
+        return part

@@ -132,5 +132,6 @@ class MiLoDo(Learned):
     def at(self, nodes: Sequence[int]) -> Self:
         rows = [self.nodes.index(node) for node in nodes]
         part = type(self)(self.topology, hidden=self.hidden, activations=self.activations, seed=self.seed, nodes=nodes)
+        part = part.to(self.dtype)
         part.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
-        return part.to(self.dtype)
+        return part

@@ -10,7 +10,7 @@ from torch import nn
 
 from milodo.algorithms import ProxED
 from milodo.errors import InvalidInput
-from milodo.learned import PLAIN, Activations, Bank, Bounded, MiLoDo, special_initialisation
+from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo, special_initialisation
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso, optimum
 from milodo.solve import iterate
@@ -184,3 +184,54 @@ def test_networks_in_fp32_change_neither_the_sum_of_the_duals_nor_the_limit_of_f
     best = optimum(problem)
     assert float((last.x - problem.everywhere(best.x)).abs().max()) < 1e-10  # far below what fp32 could tell apart
     assert net.traffic.bytes == 3999 * len(net.arcs) * problem.d * (8 + 4)  # a step sends z in fp64 and p̃ in fp32
+
+
+ALL = {
+    "milodo": lambda graph: made(graph),
+    "lpg-extra": lambda graph: LPGExtra(graph, layers=20, gamma=0.02).double(),
+    "base-rules": lambda graph: BaseRules(graph, d=5, hidden=7).double(),
+}
+assert set(ALL) == set(LEARNED)
+
+
+def smooth(n, count=1):
+    """Problems that all learned methods accept."""
+    return Lasso(n, 5, 8, 0.0).sample(range(count))
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+def test_every_learned_method_hears_only_its_neighbours(kind):
+    torch.manual_seed(0)
+    graph, n = "path(9)", 9
+    problem, other = smooth(n), smooth(n)
+    other.b[:, 0] += 1
+    net, optimizer = StackedNetwork(graph), ALL[kind](graph)
+    for k, (a, b) in enumerate(zip(states(optimizer, problem, net, 4), states(optimizer, other, net, 4), strict=True)):
+        differs = (a.x - b.x).abs().amax((0, 2)) > 0
+        assert not bool(differs[optimizer.rounds * k + 1 :].any())
+        assert k == 0 or bool(differs[0])
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+@pytest.mark.parametrize("graph", ["ring(6)", "star(5)", "grid(2x3)"])
+def test_every_learned_method_counts_its_rounds_and_treats_instances_alone(kind, graph):
+    torch.manual_seed(0)
+    n = topology(graph).n
+    net, optimizer = StackedNetwork(graph), ALL[kind](graph)
+    both = states(optimizer, smooth(n, 2), net, 8)
+    assert net.traffic.rounds == 7 * optimizer.rounds
+    alone = states(optimizer, Lasso(n, 5, 8, 0.0).sample([1]), net, 8)
+    torch.testing.assert_close(both[-1].x[1:], alone[-1].x, rtol=0, atol=1e-12)
+    assert type(both[-1]) is optimizer.State
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+def test_parts_of_every_learned_method_hold_the_weights_of_their_nodes(kind):
+    torch.manual_seed(0)
+    graph = "star(5)"
+    optimizer = ALL[kind](graph)
+    part = optimizer.at([1, 3])
+    assert part.dtype == optimizer.dtype
+    for name, value in optimizer.state_dict().items():
+        held = part.state_dict()[name]
+        assert torch.equal(held, value if kind == "lpg-extra" else value[[1, 3]])
