@@ -49,4 +49,5 @@ def _mark_stages(panel: Axes, rows: list[Row], *, named: bool) -> None:
     for stage, update in first.items():
         panel.axvline(update, color=INK, linewidth=0.8, linestyle=":")
         if named:
-            panel.text(update, 1.01, f" {stage}", transform=panel.get_xaxis_transform(), fontsize=9, color=INK)
+            name = f" stage {stage}" if stage == min(first) else f" {stage}"
+            panel.text(update, 1.01, name, transform=panel.get_xaxis_transform(), fontsize=9, color=INK)
