@@ -11,14 +11,17 @@ Results are read from the run's records; a race that was run with other weights 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from _measure import verdict
+
 from milodo.bench.records import read_json, read_records
 from milodo.bench.speedup import speedup_table
-from milodo.files import write_json
+from milodo.files import read_versioned_json, write_json
 from milodo.learned.checkpoint import PRETRAINED, load_optimizer, read_card
 
 RECORDS = Path(__file__).resolve().parent.parent / "docs" / "records"
@@ -29,7 +32,7 @@ def results(folder: Path, sha256: str) -> dict[str, Any]:
     run, records = read_json(folder / "run.json"), read_records(folder / "records.csv")
     learned = next(name for name, facts in run["methods"].items() if facts["how"] == "learned")
     if run["methods"][learned]["weights"]["sha256"] != sha256:
-        sys.exit(f"{folder}: this race was run with other weights. Run it again with --overwrite.")
+        sys.exit(f"{folder}: this race was run with other weights. Delete its records.csv, ship the weights, and race again.")
     said: dict[str, Any] = {
         "command": run["provenance"]["command"],
         "commit": run["provenance"]["commit"],
@@ -38,13 +41,27 @@ def results(folder: Path, sha256: str) -> dict[str, Any]:
         "iterations_median_and_quartiles": {},
         "times_fewer_iterations_than": {},
     }
-    for other in [learned, *(name for name in run["methods"] if name != learned)]:
+    rows = [row for row in speedup_table(records, run["gaps"], None) if row.axis == "k" and row.method == learned]
+    said["iterations_median_and_quartiles"] = {f"{r.gap:g}": [_whole(r.median), _whole(r.q25), _whole(r.q75)] for r in rows}
+    for other in (name for name in run["methods"] if name != learned):
         rows = [row for row in speedup_table(records, run["gaps"], other) if row.axis == "k" and row.method == learned]
-        if other == learned:
-            said["iterations_median_and_quartiles"] = {f"{r.gap:g}": [round(r.median), round(r.q25), round(r.q75)] for r in rows}
-        else:
-            said["times_fewer_iterations_than"][other] = {f"{row.gap:g}": round(row.ratio, 3) for row in rows}
+        ratios = {f"{row.gap:g}": row.ratio if math.isfinite(row.ratio) else row.ratio_least for row in rows}
+        said["times_fewer_iterations_than"][other] = {
+            gap: round(ratio, 3) for gap, ratio in ratios.items() if math.isfinite(ratio)
+        }
     return said
+
+
+def _whole(cost: float) -> int | None:
+    return round(cost) if math.isfinite(cost) else None
+
+
+def judge(said: dict[str, Any]) -> None:
+    """The goals of milodo-lasso-ring10 against Prox-ED at the paper's step size."""
+    ratios = said["times_fewer_iterations_than"].get("prox-ed (published)", {})
+    for gap, goal in (("0.1", 1.7), ("0.01", 1.7), ("0.001", 1.0)):
+        if gap in ratios:
+            print(f"  {ratios[gap]:.2f}x fewer iterations to {gap} (goal: at least {goal}) {verdict(ratios[gap] >= goal)}")
 
 
 def main() -> None:
@@ -54,17 +71,19 @@ def main() -> None:
     trained = next(path for path in folder.glob("*.safetensors") if path.stem != "resume")
     _, card = load_optimizer(trained)
     shipped = PRETRAINED / trained.name
-    shutil.copyfile(trained, shipped)
     content = card.model_dump(mode="json")
+    content["made_with"]["commit"] = read_versioned_json(folder / "training.json", 1)["commit"]  # of the code that began it
     if (folder / "records.csv").exists():
         content["results"] = results(folder, card.weights.sha256)
+        judge(content["results"])
         there = RECORDS / trained.stem
         there.mkdir(parents=True, exist_ok=True)
         for name in ("run.json", "records.csv", "training.csv"):
             shutil.copyfile(folder / name, there / name)
+    shutil.copyfile(trained, shipped)
     write_json(shipped.with_suffix(".json"), content)
     load_optimizer(shipped)
-    print(f"{shipped.relative_to(Path.cwd())}: {json.dumps(read_card(shipped).results, indent=2)}")
+    print(f"{shipped.name}: {json.dumps(read_card(shipped).results, indent=2)}")
 
 
 if __name__ == "__main__":

@@ -40,10 +40,21 @@ def read_versioned_json(path: Path, newest: int) -> dict[str, Any]:
     """A JSON object with a format number that this milodo can read."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{path}: not readable as JSON ({error}).") from error
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise InvalidInput(f"{path}: not written by milodo (no format number).")
     if content["format"] > newest:
         raise InvalidInput(f"{path}: format {content['format']} is newer than this milodo reads ({newest}). Update milodo.")
     return content
+
+
+def make_writable(folder: Path) -> None:
+    """Makes the folder if need be, and fails in one sentence if nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InvalidInput(f"cannot write to {str(folder)!r} ({error.strerror}). Choose another folder with --out.") from error

@@ -16,6 +16,7 @@ from milodo.learned.checkpoint import LICENCE, find_optimizer, load_optimizer, r
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
 from milodo.solve import iterate, solve
+from milodo.topology import topology
 
 MADE = {
     "milodo": lambda: MiLoDo("star(4)", hidden=5, seed=3),
@@ -23,6 +24,9 @@ MADE = {
     "base-rules": lambda: BaseRules("star(4)", d=3, hidden=6),
 }
 assert set(MADE) == set(LEARNED)
+SETTINGS = MADE["milodo"]().settings().model_dump(mode="json", exclude_none=True)
+_star = topology("star(3000)")
+STAR_OF_3000 = {"name": "star", "n": 3000, "edges": _star.edges, "fingerprint": _star.fingerprint}
 SMALL = 1_000_000
 """Bytes a shipped optimizer may have."""
 
@@ -101,8 +105,23 @@ def test_a_newer_format_is_refused(saved):
     ("change", "said"),
     [
         ({"kind": "milodoo"}, "Did you mean 'milodo'"),
-        ({"settings": {}}, "do not make an optimizer"),
-        ({"settings": {"hidden": 6, "seed": 3, "activations": {}}}, "do not make an optimizer"),
+        ({"settings": {}}, "hidden: Field required"),
+        ({"settings": {"hidden": 5, "seed": 3, "activations": {}}}, r"activations\.m"),
+        ({"settings": SETTINGS | {"hidden": 2000}}, r" is \("),
+        ({"settings": SETTINGS | {"hidden": 100_000}}, "hidden"),
+        ({"settings": SETTINGS | {"hidden": 0}}, "hidden"),
+        ({"settings": SETTINGS | {"hidden": -1}}, "hidden"),
+        ({"settings": SETTINGS | {"seed": "x"}}, "seed"),
+        ({"settings": SETTINGS | {"seed": -5}}, "seed"),
+        ({"settings": SETTINGS | {"surprise": 1}}, "surprise"),
+        ({"settings": SETTINGS | {"activations": []}}, "activations"),
+        ({"settings": SETTINGS | {"activations": {"m": "relu", "s": "exp", "u": "relu"}}}, r"activations\.m"),
+        (
+            {"settings": SETTINGS | {"activations": {key: {"kind": "relu", "low": 1.0} for key in "msu"}}},
+            "'relu' cannot take low",
+        ),
+        ({"settings": SETTINGS | {"activations": {key: {"kind": "bounded"} for key in "msu"}}}, "cannot take no bounds"),
+        ({"topology": STAR_OF_3000}, r" is \("),
         ({"surprise": 1}, "surprise"),
         ({"weights": None}, "weights"),
         ({"topology": {"name": "star(4)", "n": 4, "edges": [[0, 1], [0, 2], [0, 3]], "fingerprint": "0"}}, "fingerprint"),
@@ -113,6 +132,19 @@ def test_a_card_that_was_tampered_with_is_refused(saved, change, said):
     edit(saved, **change)
     with pytest.raises(InvalidInput, match=said):
         load_optimizer(saved)
+
+
+def test_a_card_that_is_no_sane_json_is_refused(saved):
+    card = saved.with_suffix(".json")
+    for content, said in (
+        ("[" * 200_000, "not readable as JSON"),
+        ("{", "not readable"),
+        ("[]", "no format number"),
+        (" " * (5 << 20), "4 MiB"),
+    ):
+        card.write_text(content)
+        with pytest.raises(InvalidInput, match=said):
+            load_optimizer(saved)
 
 
 def test_weights_of_another_shape_name_or_value_are_refused(saved):

@@ -18,7 +18,7 @@ from milodo.bench.records import FORMAT, append_records, read_json, read_records
 from milodo.bench.tuning import Parameters, Search, tune
 from milodo.config import Experiment, MethodTable
 from milodo.errors import InvalidInput
-from milodo.files import write_json
+from milodo.files import make_writable, write_json
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer
 from milodo.network import StackedNetwork
@@ -61,15 +61,7 @@ class Benchmark:
         """The folder, checked and writable; the run's facts so far."""
         if not self.experiment.methods:
             raise InvalidInput(f"{self.experiment.name} has no [[methods]], so there is nothing to race. Add some.")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            probe = self.folder / ".writable"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise InvalidInput(
-                f"cannot write to {str(self.folder)!r} ({error.strerror}). Choose another folder with --out."
-            ) from error
+        make_writable(self.folder)
         if resume and overwrite:
             raise InvalidInput("--resume continues a run and --overwrite replaces it. Choose one of them.")
         config = self.experiment.model_dump(mode="json")

@@ -143,21 +143,23 @@ def train(
     """Train a learned optimizer as an experiment's [training] says, stage by stage, keeping the best on validation.
 
     Writes NAME.safetensors with its card NAME.json, training.csv, TensorBoard's files and the training curve to the run's
-    folder. Ctrl-C or a kill loses at most half a minute; the same command with --resume goes on where it stopped.
+    folder. Ctrl-C loses the batch under way, a kill at most half a minute more; the same command with --resume goes on.
     """
     loaded = load_experiment(find_experiment(experiment), seed=seed)
     torch.set_num_threads(threads)
     folder = out or Path("runs") / loaded.name
-    command = command_line("train", str(experiment), {"seed": seed}, folder)
+    command = command_line("train", str(experiment), {"seed": seed, "threads": threads if threads > 1 else None}, folder)
     try:
         with Bars(console) as bars:
             path = Trainer(loaded, folder, bars, command).run(resume=resume, overwrite=overwrite)
     except (TrainingInterrupted, KeyboardInterrupt):
-        say(complaints, f"\nStopped. Position and best weights are kept in {folder}.\nGo on with: {command} --resume")
+        say(complaints, f"\nStopped. What was trained is kept in {folder}.\nGo on with: {command} --resume")
         raise typer.Exit(130) from None
     with writing_to(folder):
         curve = draw_training(folder)
     say(console, f"Trained {path}, with its card beside it; the curve is in {curve}.")
+    if not (folder / "tensorboard").exists():
+        say(console, "TensorBoard is not installed, so nothing was written for it: pip install 'milodo[train]'.")
     say(console, f'Race it: in [[methods]] write name = "{read_card(path).kind}", weights = "{path}".')
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+QUIET = 60.0
+"""Seconds after which a task says where it is, where there is no terminal to show a bar."""
 
 
 class Bars:
@@ -21,6 +27,7 @@ class Bars:
             TextColumn("{task.fields[detail]}", style="dim", markup=False),
             console=console,
             disable=not console.is_terminal,
+            speed_estimate_period=600,  # seconds: a batch of a training may take longer than rich's half minute
         )
 
     def __enter__(self) -> Bars:
@@ -34,6 +41,10 @@ class Bars:
         if task not in self.tasks:
             self.tasks[task] = self.bars.add_task(task, total=1.0, detail="")
         self.bars.update(self.tasks[task], completed=fraction, detail=detail)
-        if not self.console.is_terminal and fraction >= 1 and self.said.get(task, 0) < 1:
-            self.console.print(f"{task}: {detail or 'done'}", highlight=False, markup=False, soft_wrap=True)
-        self.said[task] = fraction
+        if not self.console.is_terminal:
+            now = time.monotonic()
+            since = self.said.setdefault(task, now)
+            if since < math.inf and (fraction >= 1 or now - since > QUIET):
+                where = detail or "done" if fraction >= 1 else f"{fraction:.0%}, {detail}"
+                self.console.print(f"{task}: {where}", highlight=False, markup=False, soft_wrap=True)
+                self.said[task] = math.inf if fraction >= 1 else now

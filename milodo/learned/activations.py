@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from milodo.errors import InvalidInput, unknown
+from milodo.errors import InvalidInput
 
 
 class Activation(ABC):
@@ -70,14 +71,22 @@ class Exp(Activation):
 ACTIVATIONS: dict[str, type[Activation]] = {"bounded": Bounded, "relu": ReLU, "exp": Exp}
 
 
-def activation_settings(activation: Activation) -> dict[str, Any]:
-    """As JSON, for cards."""
-    kind = next(name for name, cls in ACTIVATIONS.items() if type(activation) is cls)
-    return {"kind": kind, **asdict(activation)}  # type: ignore[call-overload]  # every activation is a dataclass
+class ActivationSettings(BaseModel):
+    """An activation on a card."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    kind: Literal["bounded", "relu", "exp"]
+    low: float | None = None
+    high: float | None = None
 
-def activation_from(settings: dict[str, Any]) -> Activation:
-    kind = settings.get("kind", "")
-    if kind not in ACTIVATIONS:
-        raise unknown("activation", str(kind), ACTIVATIONS)
-    return ACTIVATIONS[kind](**{name: value for name, value in settings.items() if name != "kind"})
+    @classmethod
+    def of(cls, activation: Activation) -> ActivationSettings:
+        kind = next(name for name, kind in ACTIVATIONS.items() if type(activation) is kind)
+        return cls(kind=kind, **vars(activation))  # type: ignore[arg-type]  # pydantic checks it
+
+    def build(self) -> Activation:
+        given = {name: value for name, value in (("low", self.low), ("high", self.high)) if value is not None}
+        try:
+            return ACTIVATIONS[self.kind](**given)
+        except TypeError:
+            raise InvalidInput(f"the activation {self.kind!r} cannot take {', '.join(given) or 'no bounds'}") from None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from milodo.algorithms import Algorithm
@@ -14,6 +15,16 @@ from milodo.errors import InvalidInput
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
+
+
+class Settings(BaseModel):
+    """The numbers that fix an architecture, validated: they may come from anybody's file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Hidden = Annotated[int, Field(ge=1, le=4096)]
+Seed = Annotated[int, Field(ge=0)]
 
 
 class Learned(nn.Module, Algorithm):
@@ -25,13 +36,16 @@ class Learned(nn.Module, Algorithm):
     topology: Topology
     """The graph it was made for."""
 
+    Settings: ClassVar[type[Settings]]
+    """What its card says of its architecture."""
+
     @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """What `build` needs beside the topology, as JSON."""
+    def settings(self) -> Settings:
+        """What `build` needs beside the topology."""
 
     @classmethod
     @abstractmethod
-    def build(cls, graph: Topology, settings: dict[str, Any]) -> Self:
+    def build(cls, graph: Topology, settings: Any) -> Self:
         """An optimizer with these settings, its weights still to be loaded."""
 
     @property

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.learned.bank import Bank
-from milodo.learned.base import Learned
+from milodo.learned.base import Hidden, Learned, Seed, Settings
 from milodo.learned.slots import Slots
 from milodo.network import Network
 from milodo.problems import Problem, Zero
@@ -33,6 +34,12 @@ class State(NamedTuple):
     """Hidden states of m, s, u [*batch, n, hidden, 1]."""
 
 
+class BaseRulesSettings(Settings):
+    d: Annotated[int, Field(ge=1, le=4096)]
+    hidden: Hidden
+    seed: Seed
+
+
 class BaseRules(Learned):
     """Appendix E.5 of the paper, for r = 0, from y⁰ = 0:
 
@@ -44,6 +51,7 @@ class BaseRules(Learned):
     """
 
     kind: ClassVar[str] = "base-rules"
+    Settings: ClassVar = BaseRulesSettings
     label: ClassVar[str] = "Base rules"
     exact: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
@@ -59,12 +67,12 @@ class BaseRules(Learned):
         n, wide = len(self.nodes), self.slots.width * d
         self.m, self.s, self.u = Bank(n, 2 * d, d, hidden), Bank(n, wide, d, hidden), Bank(n, wide, d, hidden)
 
-    def settings(self) -> dict[str, Any]:
-        return {"d": self.d, "hidden": self.hidden, "seed": self.seed}
+    def settings(self) -> BaseRulesSettings:
+        return BaseRulesSettings(d=self.d, hidden=self.hidden, seed=self.seed)
 
     @classmethod
-    def build(cls, graph: Topology, settings: dict[str, Any]) -> Self:
-        return cls(graph, d=settings["d"], hidden=settings["hidden"], seed=settings["seed"])
+    def build(cls, graph: Topology, settings: BaseRulesSettings) -> Self:
+        return cls(graph, d=settings.d, hidden=settings.hidden, seed=settings.seed)
 
     def check(self, problem: Problem, net: Network) -> None:
         super().check(problem, net)

@@ -26,6 +26,7 @@ PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 """What is shipped with the package."""
 LARGEST = 1 << 28
 """Bytes of a weights file that is still read."""
+LARGEST_CARD = 1 << 22
 LICENCE = "Apache-2.0"
 
 
@@ -75,7 +76,7 @@ def save_optimizer(
     results: dict[str, Any] | None = None,
     made_with: dict[str, Any] | None = None,
 ) -> Card:
-    """Writes path (NAME.safetensors) and the card beside it, weights first: a card never speaks of weights that are not there."""
+    """Writes path (NAME.safetensors), then the card beside it; a stop in between is noticed by the checksum."""
     path = path.with_suffix(".safetensors")
     tensors = {name: value.detach().cpu().contiguous() for name, value in optimizer.state_dict().items()}
     content = save(tensors)
@@ -84,7 +85,7 @@ def save_optimizer(
         name=path.stem,
         kind=optimizer.kind,
         good_for=good_for,
-        settings=optimizer.settings(),
+        settings=optimizer.settings().model_dump(mode="json", exclude_none=True),
         topology=Graph(name=graph.name, n=graph.n, edges=list(graph.edges), fingerprint=graph.fingerprint),
         weights=Weights(
             sha256=hashlib.sha256(content).hexdigest(),
@@ -107,15 +108,15 @@ def shipped() -> dict[str, Path]:
 
 
 def find_optimizer(name: str | Path) -> Path:
-    """A path as it is, with or without .safetensors; a bare name is looked up among the shipped ones."""
+    """A path as it is, with or without .safetensors; a bare name is one of the shipped ones."""
     path = Path(name)
     if path.suffix in (".safetensors", ".json"):
         return path.with_suffix(".safetensors")
-    if len(path.parts) == 1 and not path.with_name(path.name + ".safetensors").is_file():
-        if str(name) not in shipped():
-            raise unknown("optimizer", str(name), shipped())
-        return shipped()[str(name)]
-    return path.with_name(path.name + ".safetensors")
+    if len(path.parts) > 1:
+        return path.with_name(path.name + ".safetensors")
+    if str(name) not in shipped():
+        raise unknown("optimizer", str(name), shipped())
+    return shipped()[str(name)]
 
 
 def read_card(path: Path) -> Card:
@@ -126,6 +127,8 @@ def read_card(path: Path) -> Card:
             f"no trained optimizer {str(path)!r}: it needs {path.name} and its card {file.name}. "
             "`milodo optimizers` lists what is shipped; `milodo train` makes others."
         )
+    if file.stat().st_size > LARGEST_CARD:
+        raise InvalidInput(f"{file}: larger than {LARGEST_CARD >> 20} MiB, which no card is.")
     content = read_versioned_json(file, FORMAT)
     try:
         card = Card.model_validate(content)
@@ -156,12 +159,20 @@ def load_optimizer(name: str | Path) -> tuple[Learned, Card]:
         graph = Topology.from_edges(card.topology.edges, card.topology.name)
         if graph.n != card.topology.n or graph.fingerprint != card.topology.fingerprint:
             raise InvalidInput("its topology does not match its fingerprint")
-        optimizer = LEARNED[card.kind].build(graph, card.settings)
-        if card.weights.dtype == "float64":
-            optimizer = optimizer.double()
-        optimizer.load_state_dict(_checked(load(content), optimizer.state_dict()))
-    except (SafetensorError, InvalidInput, KeyError, TypeError) as error:
-        raise InvalidInput(f"{path}: weights and card do not make an optimizer: {error}.") from error
+        kind, dtype = LEARNED[card.kind], getattr(torch, card.weights.dtype)
+        settings = kind.Settings.model_validate(card.settings)
+        with torch.device("meta"):  # shapes only: a card cannot make us allocate more than its file is long
+            expected = kind.build(graph, settings).to(dtype).state_dict()
+        tensors = _checked(load(content), expected)
+        optimizer = kind.build(graph, settings).to(dtype)
+        optimizer.load_state_dict(tensors)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidInput(f"{path}: its card's settings do not describe a {card.kind} ({where}: {first['msg']}).") from error
+    except (SafetensorError, InvalidInput) as error:
+        said = str(error).removesuffix(".")
+        raise InvalidInput(f"{path}: weights and card do not make an optimizer: {said}.") from error
     return optimizer.requires_grad_(False), card
 
 

@@ -21,11 +21,14 @@ def special_initialisation(optimizer: MiLoDo, net: Network, gamma: float) -> MiL
         )
     w = optimizer.slots.by_node(net.w64)  # [n, width, 1]
     w = torch.where(w == 0, w[:, :1], w).squeeze(-1)
-    for bank, activation, value in (
-        (optimizer.phi_m, optimizer.activations.m, torch.full((net.n, 1), float(gamma), dtype=torch.float64)),
-        (optimizer.phi_s, optimizer.activations.s, w / (2 * gamma)),
-        (optimizer.phi_u, optimizer.activations.u, w / 2),
+    for what, bank, activation, value in (
+        ("p_i:", optimizer.phi_m, optimizer.activations.m, torch.full((net.n, 1), float(gamma), dtype=torch.float64)),
+        ("p_ij,1:", optimizer.phi_s, optimizer.activations.s, w / (2 * gamma)),
+        ("p_ij,2:", optimizer.phi_u, optimizer.activations.u, w / 2),
     ):
         bank.w_2.zero_()
-        bank.b_2.copy_(activation.inverse(value))
+        try:
+            bank.b_2.copy_(activation.inverse(value))
+        except InvalidInput as error:
+            raise InvalidInput(f"special initialisation with gamma = {gamma:g}: {what} {error}") from None
     return optimizer

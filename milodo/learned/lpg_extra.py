@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import torch
+from pydantic import Field
 from torch import nn
 
 from milodo.errors import InvalidInput
-from milodo.learned.base import Learned
+from milodo.learned.base import Learned, Settings
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology, topology
@@ -27,6 +28,10 @@ class State(NamedTuple):
     """The layer that comes next."""
 
 
+class LPGExtraSettings(Settings):
+    layers: Annotated[int, Field(ge=1, le=LAYERS)]
+
+
 class LPGExtra(Learned):
     """Wang et al. 2021, from c⁰ = 0, with a layer for every iteration; layer k has two scalars that all nodes share:
 
@@ -39,6 +44,7 @@ class LPGExtra(Learned):
     """
 
     kind: ClassVar[str] = "lpg-extra"
+    Settings: ClassVar = LPGExtraSettings
     label: ClassVar[str] = "LPG-EXTRA"
     exact: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
@@ -56,12 +62,12 @@ class LPGExtra(Learned):
     def longest(self) -> int:
         return len(self.log_alpha)
 
-    def settings(self) -> dict[str, Any]:
-        return {"layers": self.longest}
+    def settings(self) -> LPGExtraSettings:
+        return LPGExtraSettings(layers=self.longest)
 
     @classmethod
-    def build(cls, graph: Topology, settings: dict[str, Any]) -> Self:
-        return cls(graph, layers=settings["layers"])
+    def build(cls, graph: Topology, settings: LPGExtraSettings) -> Self:
+        return cls(graph, layers=settings.layers)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)

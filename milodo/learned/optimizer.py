@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput
-from milodo.learned.activations import Activation, Bounded, Exp, ReLU, activation_from, activation_settings
+from milodo.learned.activations import Activation, ActivationSettings, Bounded, Exp, ReLU
 from milodo.learned.bank import Bank
-from milodo.learned.base import Learned
+from milodo.learned.base import Hidden, Learned, Seed, Settings
 from milodo.learned.slots import Slots
 from milodo.network import Network
 from milodo.problems import Problem
@@ -45,10 +45,23 @@ class Activations:
     u: Activation
 
 
-BOUNDED = Activations(Bounded(1e-3, 0.07), Bounded(0.5, 30.0), Bounded(1e-3, 1 / 3))
-"""For LASSO(10,300,10,0.1) on a ring, where L_i is about 42 and the special weights at γ = 0.03 are 0.03, 5.6 and 1/6."""
+BOUNDED = Activations(Bounded(1e-3, 0.25), Bounded(0.05, 30.0), Bounded(1e-3, 0.45))
+"""For LASSO(10,300,10,0.1) on a ring, where L_i is about 42 and the special weights at γ = 0.03 are 0.03, 5.6 and 1/6; the best
+constant ones lie near 0.12, 1 and 1/3 (docs/training.md)."""
 PLAIN = Activations(ReLU(), Exp(), ReLU())
 """As the paper ran it."""
+
+
+class ActivationsSettings(Settings):
+    m: ActivationSettings
+    s: ActivationSettings
+    u: ActivationSettings
+
+
+class MiLoDoSettings(Settings):
+    hidden: Hidden
+    seed: Seed
+    activations: ActivationsSettings
 
 
 class MiLoDo(Learned):
@@ -70,6 +83,7 @@ class MiLoDo(Learned):
     """
 
     kind: ClassVar[str] = "milodo"
+    Settings: ClassVar = MiLoDoSettings
     label: ClassVar[str] = "MiLoDo"
     exact: ClassVar[bool] = True
     rounds: ClassVar[int] = 2
@@ -98,14 +112,15 @@ class MiLoDo(Learned):
         self.phi_s = Bank(n, width, width, hidden)
         self.phi_u = Bank(n, width, width, hidden)
 
-    def settings(self) -> dict[str, Any]:
-        kinds = {name: activation_settings(getattr(self.activations, name)) for name in ("m", "s", "u")}
-        return {"hidden": self.hidden, "seed": self.seed, "activations": kinds}
+    def settings(self) -> MiLoDoSettings:
+        kinds = {name: ActivationSettings.of(getattr(self.activations, name)) for name in ("m", "s", "u")}
+        return MiLoDoSettings(hidden=self.hidden, seed=self.seed, activations=ActivationsSettings(**kinds))
 
     @classmethod
-    def build(cls, graph: Topology, settings: dict[str, Any]) -> Self:
-        activations = Activations(**{name: activation_from(kind) for name, kind in settings["activations"].items()})
-        return cls(graph, hidden=settings["hidden"], activations=activations, seed=settings["seed"])
+    def build(cls, graph: Topology, settings: MiLoDoSettings) -> Self:
+        kinds = settings.activations
+        activations = Activations(kinds.m.build(), kinds.s.build(), kinds.u.build())
+        return cls(graph, hidden=settings.hidden, activations=activations, seed=settings.seed)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)

@@ -44,7 +44,7 @@ def _mark_stages(panel: Axes, rows: list[Row], *, named: bool) -> None:
     for row in rows:
         if math.isfinite(row.loss):
             first.setdefault(row.stage, row.update)
-        elif row.remark:
+        elif row.remark and math.isfinite(row.lr):  # a batch that was undone
             panel.axvline(row.update, color=BEST, linewidth=0.8, alpha=0.5)
     for stage, update in first.items():
         panel.axvline(update, color=INK, linewidth=0.8, linestyle=":")

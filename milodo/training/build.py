@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from milodo.config import Experiment
-from milodo.errors import InvalidInput
 from milodo.learned import PLAIN, Activations, BaseRules, Bounded, Learned, LPGExtra, MiLoDo, special_initialisation
 from milodo.learned.base_rules import HIDDEN as BASE_HIDDEN
 from milodo.learned.optimizer import HIDDEN
@@ -21,8 +20,6 @@ def build_optimizer(experiment: Experiment, net: StackedNetwork) -> Learned:
         if table.optimizer == "lpg-extra":
             return LPGExtra(net.topology, layers=table.layers, gamma=table.gamma)
         if table.optimizer == "base-rules":
-            if table.initial == "special":
-                raise InvalidInput("the base rules have no special initialisation; write initial = 'random'.")
             return BaseRules(
                 net.topology, d=table.d or experiment.problem.d, hidden=table.hidden or BASE_HIDDEN, seed=experiment.seed
             )

@@ -34,10 +34,10 @@ class Row:
 class Log:
     """training.csv and, where tensorboard is installed, its event files."""
 
-    def __init__(self, folder: Path, update: int) -> None:
-        """Rows that a killed run wrote after the update that is resumed from are dropped: they are about to be written again."""
+    def __init__(self, folder: Path, rows: int, update: int) -> None:
+        """Of an earlier start only the first `rows` are kept: what a killed run wrote after them is about to be written again."""
         self.file = folder / "training.csv"
-        write_rows(self.file, [row for row in read_rows(self.file) if row.update <= update] if self.file.exists() else [])
+        write_rows(self.file, read_rows(self.file)[:rows] if self.file.exists() else [])
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:

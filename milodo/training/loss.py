@@ -14,7 +14,7 @@ from milodo.solve import consensus_error, mean_point
 from milodo.types import NodeTensor, Point
 
 FLOOR = 1e-6
-"""Added to |f*| + 1 times a gap before its logarithm: about what fp32 can still tell apart."""
+"""(1 + |f*|) times this is added to a gap before its logarithm: about what fp32 can still tell apart."""
 
 
 @dataclass(frozen=True)

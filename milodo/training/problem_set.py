@@ -61,20 +61,18 @@ class ProblemSet:
         return torch.tensor([self.optima[seed] for seed in batch.seeds], dtype=torch.float64)
 
     def certify(self, progress: Progress, file: Path | None = None) -> None:
-        """Finds the optimum of every instance, or reads it from the file an earlier start of this training wrote."""
-        seeds = [seed for part in self.seeds for seed in part]
-        if file is not None and file.is_file():
-            values = read_versioned_json(file, FORMAT).get("optima")
-            if isinstance(values, list) and len(values) == len(seeds) and all(isinstance(v, float) for v in values):
-                self.optima = dict(zip(seeds, values, strict=True))
-                progress(1.0, "from the last start")
-                return
+        """Finds the optimum of every instance, group by group, going on where an earlier start of this training stopped."""
         groups = [
             Batch(index, tuple(seeds[a : a + TOGETHER]))
             for index, seeds in enumerate(self.seeds)
             for a in range(0, len(seeds), TOGETHER)
         ]
+        known = _read_optima(file) if file is not None else {}
         for done, group in enumerate(groups):
+            if all(seed in known for seed in group.seeds):
+                self.optima.update({seed: known[seed] for seed in group.seeds})
+                progress((done + 1) / len(groups), "from the last start")
+                continue
             found = optimum(self.families[group.family].sample(group.seeds))
             if not bool(found.certified.all()):
                 raise InvalidInput(
@@ -82,9 +80,18 @@ class ProblemSet:
                     "Train with loss = 'objective', or change the problem: it may have no minimum."
                 )
             self.optima.update(zip(group.seeds, found.value.tolist(), strict=True))
+            if file is not None:
+                write_json(file, {"format": FORMAT, "optima": {str(seed): value for seed, value in self.optima.items()}})
             progress((done + 1) / len(groups), f"{found.kind} <= {float(found.certificate.max()):.0e}")
-        if file is not None:
-            write_json(file, {"format": FORMAT, "optima": [self.optima[seed] for seed in seeds]})
+
+
+def _read_optima(file: Path) -> dict[int, float]:
+    """By seed; nothing if there is no such file. What is not a number is not taken."""
+    if not file.is_file():
+        return {}
+    values = read_versioned_json(file, FORMAT).get("optima")
+    pairs = values.items() if isinstance(values, dict) else []
+    return {int(seed): value for seed, value in pairs if seed.isdecimal() and isinstance(value, float)}
 
 
 def families_of(experiment: Experiment) -> list[Family]:

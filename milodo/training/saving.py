@@ -31,6 +31,8 @@ class Position:
     """Of the optimizer, unrolled in training."""
     validated: int = 0
     """Iterations at the last validation."""
+    rows: int = 0
+    """Written to training.csv."""
     rollbacks: int = 0
     failures: int = 0
     """Batches in a row that were rolled back."""
@@ -76,7 +78,9 @@ def load_position(path: Path, optimizer: Learned) -> tuple[Position, dict[str, t
             said: dict[str, Any] = json.loads((file.metadata() or {}).get("milodo", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
     except FileNotFoundError:
-        raise InvalidInput(f"nothing to resume in {str(path.parent)!r}: it has no {path.name}. Leave out --resume.") from None
+        raise InvalidInput(
+            f"nothing to resume in {str(path.parent)!r}: it has no {path.name}. Start again with --overwrite."
+        ) from None
     except (OSError, ValueError, SafetensorError) as error:
         raise InvalidInput(f"{path}: cannot be read ({error}). Start again with --overwrite.") from error
     if said.get("format") != FORMAT or {field.name for field in fields(Position)} != set(said) - {"format"}:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from milodo.config import Experiment, StageTable
 from milodo.errors import InvalidInput
-from milodo.files import read_versioned_json, write_json
+from milodo.files import make_writable, read_versioned_json, write_json
 from milodo.learned.checkpoint import save_optimizer
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Problem
@@ -79,12 +79,13 @@ class Trainer:
         self.resume_file, self.facts_file = folder / "resume.safetensors", folder / "training.json"
         self.saved_at = time.perf_counter()
         self.before = (self._weights(), {}, Position())
+        self.made_with = provenance()
 
     def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
         """Trains, or goes on training, to the end; returns the path of the optimizer."""
         self._prepare(resume=resume, overwrite=overwrite)
         self._certify()
-        self.log = Log(self.folder, self.position.update)
+        self.log = Log(self.folder, self.position.rows, self.position.update)
         self.before = (self._weights(), adam_state(self.optimizer, self.adam), replace(self.position))
         self.clock = time.perf_counter() - self.position.seconds
         try:
@@ -108,10 +109,7 @@ class Trainer:
     def _prepare(self, *, resume: bool, overwrite: bool) -> None:
         if resume and overwrite:
             raise InvalidInput("--resume continues a training and --overwrite replaces it. Choose one of them.")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidInput(f"cannot write to {str(self.folder)!r} ({error.strerror}). Choose another --out.") from error
+        make_writable(self.folder)
         config = self.experiment.model_dump(mode="json", include={"name", "seed", "problem", "network", "training"})
         if self.facts_file.exists() and not overwrite:
             if not resume:
@@ -119,21 +117,27 @@ class Trainer:
                     f"{str(self.folder)!r} already holds a training. Continue it with --resume, replace it with --overwrite, "
                     "or write elsewhere with --out."
                 )
-            if read_versioned_json(self.facts_file, FORMAT).get("config") != config:
+            facts = read_versioned_json(self.facts_file, FORMAT)
+            if facts.get("config") != config or facts.get("topology") != self.net.topology.fingerprint:
                 raise InvalidInput(
-                    f"{str(self.folder)!r} was trained with another configuration; going on would mix the two. "
+                    f"{str(self.folder)!r} was trained with another configuration or graph; going on would mix the two. "
                     "Use --overwrite, or another --out."
                 )
             self.position, moments, self.best = load_position(self.resume_file, self.optimizer)
             self.adam = self._new_adam()
             restore_adam(self.optimizer, self.adam, moments)
             return
-        old = [self.folder / name for name in ("training.csv", "optima.json")]
-        for stale in (self.resume_file, *old, *self.folder.glob("tensorboard/events.*")):
+        if resume:
+            raise InvalidInput(f"nothing to resume in {str(self.folder)!r}: no training was begun there. Leave out --resume.")
+        old = [self.folder / name for name in ("training.csv", "training.png", "training.svg", "optima.json")]
+        outputs = [self.path, self.path.with_suffix(".json")]
+        for stale in (self.resume_file, *old, *outputs, *self.folder.glob("tensorboard/events.*")):
             stale.unlink(missing_ok=True)
-        facts = {"format": FORMAT, "config": config, "command": self.command, **provenance()}
-        write_json(self.facts_file, facts)
         self._save_position()
+        graph = self.net.topology.fingerprint
+        write_json(
+            self.facts_file, {"format": FORMAT, "config": config, "topology": graph, "command": self.command, **self.made_with}
+        )
 
     def _certify(self) -> None:
         self.validation.certify(lambda done, detail: self.progress("certified optimum, validation instances", done, detail))
@@ -144,13 +148,11 @@ class Trainer:
     def _epoch(self, stage: StageTable) -> None:
         batches = self.training.epoch((self.position.stage, self.position.epoch), stage.batch)
         while self.position.batch < len(batches):
-            row = self._batch(stage, batches[self.position.batch])
+            done = (self.position.epoch + self.position.batch / len(batches)) / stage.epochs
+            row = self._batch(stage, batches[self.position.batch], done, 1 / len(batches) / stage.epochs)
             here = self.position
             here.batch += 1
-            self.log.write(row)
-            done = (here.epoch + here.batch / len(batches)) / stage.epochs
-            detail = f"{row.remark or f'loss {row.loss:.4g}'}, best validation {here.best:.3f} (log10 gap)"
-            self.progress(self._task(stage), min(done, 0.999), detail)
+            self._write(row)
             if here.iterations - here.validated >= self.table.validate_every:
                 self._validate()
             here.seconds = time.perf_counter() - self.clock
@@ -181,8 +183,11 @@ class Trainer:
             "Start from initial = 'special', or with shorter K or a smaller lr."
         )
 
-    def _batch(self, stage: StageTable, batch: Batch) -> Row:
-        """K iterations in segments of K_T, one Adam step a segment; rolled back whole if a number is no longer finite."""
+    def _batch(self, stage: StageTable, batch: Batch, done: float = 0.0, share: float = 0.0) -> Row:
+        """K iterations in segments of K_T, one Adam step a segment; rolled back whole if a number is no longer finite.
+
+        `done` is the fraction of the stage behind this batch, and `share` the batch's own.
+        """
         here = self.position
         self.before = (self._weights(), adam_state(self.optimizer, self.adam), replace(here))
         problem = self.training.problem(batch)
@@ -197,6 +202,8 @@ class Trainer:
             losses.append(loss)
             norms.append(norm)
             here.update += 1
+            detail = f"loss {loss:.4g}, best validation {'-' if here.best is None else f'{here.best:.3f}'} (log10 gap)"
+            self.progress(self._task(stage), min(done + share * len(losses) * stage.K_T / stage.K, 0.999), detail)
             if not (math.isfinite(loss) and math.isfinite(norm) and self._sane(state.x, problem)):
                 self._return_to_last_batch()
                 return self._roll_back(lr)
@@ -216,7 +223,7 @@ class Trainer:
             total = total + self.loss(state.x, problem, best, OBSERVER)
         loss = total / length
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters(), self.table.clip or math.inf)
+        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters(), self.table.clip)
         if math.isfinite(float(norm)):
             self.adam.step()
         state = type(state)(*(part.detach() if isinstance(part, torch.Tensor) else part for part in state))
@@ -232,7 +239,8 @@ class Trainer:
 
     def _return_to_last_batch(self) -> None:
         """Weights, moments and position as they were before the batch that is under way."""
-        weights, moments, self.position = self.before
+        weights, moments, position = self.before
+        self.position = replace(position)
         self.optimizer.load_state_dict(weights)
         restore_adam(self.optimizer, self.adam, moments)
 
@@ -240,7 +248,7 @@ class Trainer:
         here = self.position
         here.rollbacks += 1
         here.failures += 1
-        said = "the loss was no longer finite: this batch is left out and its updates are undone"
+        said = "the loss blew up: this batch is left out and its updates are undone"
         if here.failures >= PATIENCE:
             here.failures, here.lr_scale = 0, here.lr_scale / 2
             if here.lr_scale < SLOWEST:
@@ -279,7 +287,7 @@ class Trainer:
         if here.best is None or score < here.best:
             here.best, here.best_update, self.best = score, here.update, self._weights()
         here.seconds = time.perf_counter() - self.clock
-        self.log.write(self._row(validation=score))
+        self._write(self._row(validation=score))
         self._save_optimizer()
         return [sum(values) / len(values) for values in zip(*curves, strict=True)]
 
@@ -296,7 +304,7 @@ class Trainer:
             "hours": round(here.seconds / 3600, 3),
             "validation_log10_gap": here.best,
         }
-        versions = {key: value for key, value in provenance().items() if key in ("milodo", "commit", "torch", "python")}
+        versions = {key: self.made_with[key] for key in ("milodo", "commit", "torch", "python")}
         good_for = self.table.good_for or f"{self.training.families[0].name} on {self.net.topology}"
         save_optimizer(self.optimizer, self.path, good_for=good_for, training=summary, made_with=versions)
         self.optimizer.load_state_dict(now)
@@ -315,5 +323,9 @@ class Trainer:
         here = self.position
         return Row(here.update, here.stage + 1, here.epoch + 1, here.seconds, **facts)
 
+    def _write(self, row: Row) -> None:
+        self.log.write(row)
+        self.position.rows += 1
+
     def _remark(self, text: str) -> None:
-        self.log.write(self._row(remark=text))
+        self._write(self._row(remark=text))

@@ -116,7 +116,7 @@ def test_bounds_that_theorem_2_forbids_are_refused():
 
 
 def test_information_travels_two_hops_a_step():
-    """One round carries z, the other p̃: node 0 of a path reaches node 1 with z, and through p̃ nobody new."""
+    """One round carries z, the other p̃, which depends on its sender's differences: through p̃ a change reaches y one hop on."""
     graph, n = "path(8)", 8
     problem = Lasso(n, 5, 8, 0.1).sample([0])
     other = Lasso(n, 5, 8, 0.1).sample([0])

@@ -1,0 +1,145 @@
+"""Experiments: TOML files, validated before anything runs. A typo gets the file, table, key and the nearest right word."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from milodo.algorithms.published import published
+from milodo.config.tables import MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
+from milodo.config.training import TrainingTable
+from milodo.errors import InvalidInput, unknown
+from milodo.topology import weights
+
+RESERVED = {"training", "resume", "optima", "run"}
+"""Files of a run's folder that an optimizer must not be called after."""
+
+
+class Experiment(Table):
+    """One TOML file."""
+
+    name: Annotated[str, Field(pattern=r"^[\w][\w.+-]*$")]
+    """Of the run's folder, runs/NAME; the file's name unless given."""
+    title: str = ""
+    description: str = ""
+    seed: Annotated[int, Field(ge=0)] = 0
+    problem: ProblemTable
+    network: NetworkTable
+    run: RunTable = RunTable(iterations=10_000)
+    tuning: TuningTable = TuningTable()
+    methods: list[MethodTable] = []
+    """What races; an experiment with [training] needs none."""
+    training: TrainingTable | None = None
+    report: ReportTable = ReportTable()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Experiment:
+        if self.training is not None and self.name in RESERVED:
+            raise ValueError(
+                f"an optimizer called {self.name!r} would overwrite a file of its own training. Choose another name."
+            )
+        if self.training is None:
+            for needed in ("run", "methods"):
+                if not getattr(self, needed) or needed not in self.model_fields_set:
+                    raise ValueError(f"needs [{needed}]; experiments/demo.toml shows a complete file.")
+        family, graph = self.problem.build(), self.network.build()
+        if self.network.weights == "third":
+            weights(graph, "third")
+        if graph.n != family.n:
+            raise ValueError(f"the topology {graph} has {graph.n} nodes, but [problem] says n = {family.n}. Change one of them.")
+        keys = [method.key for method in self.methods]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"the method {key!r} is listed twice. Remove one, or tell them apart with `label`.")
+        for method in self.methods:
+            if method.use == "published":
+                published(method.name, family.name)
+        if self.report.baseline is not None and self.report.baseline not in keys:
+            raise ValueError(f"[report] baseline: {unknown('method', self.report.baseline, keys)}")
+        return self
+
+
+def find_experiment(name: str | Path) -> Path:
+    """A path as it is; a bare name such as 'demo' is looked up among the shipped experiments."""
+    path = Path(name)
+    if path.is_file() or path.suffix or len(path.parts) != 1:
+        return path
+    package = Path(__file__).resolve().parent.parent
+    folders = [package / "experiments", package.parent / "experiments"]  # installed; in a source tree
+    shipped = {file.stem: file for folder in folders if folder.is_dir() for file in folder.glob("*.toml")}
+    if str(name) not in shipped:
+        raise unknown("experiment", str(name), shipped)
+    return shipped[str(name)]
+
+
+def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
+    """An experiment from a file; overrides such as seed=1, dtype='float32', device='cpu' replace what it says."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        near = difflib.get_close_matches(
+            path.name, [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else [], n=1
+        )
+        hint = f"Did you mean {str(path.parent / near[0])!r}?" if near else "See experiments/ for some to start from."
+        raise InvalidInput(f"no experiment {str(path)!r}. {hint}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: cannot be read ({error}).") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{path}: not valid TOML: {error}.") from error
+    content.setdefault("name", path.stem)
+    network = content.get("network")
+    if isinstance(network, dict) and isinstance(network.get("topology"), str):
+        beside = path.parent / network["topology"]
+        if beside.is_file():  # a graph file is named as seen from the experiment
+            network["topology"] = str(beside)
+    for key, value in overrides.items():
+        if value is not None:
+            (content if key == "seed" else content.setdefault("run", {}))[key] = value
+    return parse_experiment(content, str(path))
+
+
+def parse_experiment(content: dict[str, Any], where: str) -> Experiment:
+    try:
+        return Experiment.model_validate(content)
+    except ValidationError as error:
+        # A misspelt key is also a missing one; the misspelling is what to say.
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        raise InvalidInput(f"{where}: {_sentence(dict(first))}") from error
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error}") from error
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    """One sentence for the first thing wrong, in the words of the file."""
+    # A union's members ('int', 'float') and places in a list are not words of the file.
+    location = [part for part in error["loc"] if isinstance(part, str) and part not in ("int", "float")]
+    tables, key = location[:-1], location[-1] if location else None
+    table = f"[{'.'.join(tables)}]" if tables else "the file's first lines"
+    if error["type"] == "extra_forbidden":
+        known = _fields(location[:-1])
+        near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+        return f"unknown key {key!r} in {table}. {hint}"
+    if error["type"] == "missing":
+        return f"{table} needs {key!r}." if tables else f"needs [{key}]; experiments/demo.toml shows a complete file."
+    said = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return said
+    if error["type"] == "model_type":
+        return f"[{'.'.join(location)}] must be one table."
+    return f"{key!r} in {table} is {error['input']!r}: {said[0].lower()}{said[1:]}."
+
+
+def _fields(location: list[Any]) -> list[str]:
+    """Keys that are known in the table at this place."""
+    model: Any = Experiment
+    for part in location:
+        annotation = model.model_fields[part].annotation
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), model)
+    return list(model.model_fields)

@@ -1,0 +1,178 @@
+"""The tables of an experiment: problem, network, run, tuning, methods, report."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from milodo.algorithms import METHODS
+from milodo.errors import InvalidInput, unknown
+from milodo.learned import LEARNED
+from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
+from milodo.topology import WEIGHTS, Topology, topology
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeNumber = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RegularizerTable(Table):
+    """[problem.regularizer]: any r instead of lam ‖x‖₁."""
+
+    kind: str
+    lam: NonNegativeNumber | None = None
+    mu: NonNegativeNumber | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def build(self) -> Regularizer:
+        if self.kind not in REGULARIZERS:
+            raise unknown("regularizer", self.kind, REGULARIZERS)
+        given = {name: value for name, value in self.model_dump(exclude={"kind"}).items() if value is not None}
+        try:
+            return REGULARIZERS[self.kind](**given)
+        except TypeError as error:
+            fields = ", ".join(REGULARIZERS[self.kind].__dataclass_fields__) or "none"  # type: ignore[attr-defined]
+            raise InvalidInput(f"regularizer {self.kind!r} takes {fields}, but got {', '.join(given) or 'nothing'}.") from error
+
+
+class ProblemTable(Table):
+    """[problem]: which family, and its shape (n, d, N, lam) as the paper writes it."""
+
+    family: str
+    n: Count
+    d: Count
+    N: Count
+    lam: NonNegativeNumber = 0.1
+    regularizer: RegularizerTable | None = None
+
+    @model_validator(mode="after")
+    def _one_penalty(self) -> ProblemTable:
+        if self.regularizer is not None and "lam" in self.model_fields_set:
+            raise ValueError("[problem] has both lam and [problem.regularizer]; put lam into the regularizer's table.")
+        return self
+
+    def build(self) -> Family:
+        if self.family not in FAMILIES:
+            raise unknown("family", self.family, FAMILIES)
+        reg = self.regularizer.build() if self.regularizer else None
+        return FAMILIES[self.family](self.n, self.d, self.N, self.lam, reg)
+
+
+class NetworkTable(Table):
+    """[network]: who talks to whom, and with which weights."""
+
+    topology: str
+    weights: str = "metropolis"
+
+    def build(self) -> Topology:
+        if self.weights not in WEIGHTS:
+            raise unknown("weights", self.weights, WEIGHTS)
+        return topology(self.topology)
+
+
+class RunTable(Table):
+    """[run]: how long, on how many unseen instances."""
+
+    iterations: Count
+    instances: Count = 32
+    batch: Count | None = None
+    """Instances simulated together; all of them unless memory is short."""
+    stop_gap: Positive | None = None
+    """An instance is done when its gap is below this."""
+    seconds: Positive | None = None
+    """Of steps, for one method and one batch."""
+    samples_per_decade: Annotated[int, Field(ge=1, le=200)] = 30
+    dtype: Literal["float64", "float32"] = "float64"
+    device: str = "cpu"
+
+    @field_validator("device")
+    @classmethod
+    def _exists(cls, device: str) -> str:
+        try:
+            torch.empty(1, device=device).item()
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"device {device!r} is not to be had here. Use 'cpu'.") from error
+        return device
+
+
+class TuningTable(Table):
+    """[tuning]: on instances that are never tested on."""
+
+    instances: Count = 8
+    iterations: Count = 2000
+    target: Positive = 1e-3
+    cost: Literal["iterations", "rounds"] = "iterations"
+    points: Annotated[int, Field(ge=3)] = 13
+    points_each: Annotated[int, Field(ge=3)] = 7
+    refinements: Annotated[int, Field(ge=0)] = 3
+
+
+class MethodTable(Table):
+    """[[methods]]: a method and where its parameters come from."""
+
+    name: str
+    label: str | None = None
+    """Told apart by this when one method races several times."""
+    use: Literal["tuned", "published", "given"] = "tuned"
+    parameters: dict[str, int | float] = {}
+    """With use = 'given'."""
+    weights: str | None = None
+    """Of a learned method: a shipped name (`milodo optimizers`) or a path."""
+    iterations: Count | None = None
+    """Fewer than [run]'s, for a method whose steps are costly."""
+
+    @model_validator(mode="after")
+    def _known(self) -> MethodTable:
+        if self.name not in METHODS and self.name not in LEARNED:
+            raise ValueError(str(unknown("method", self.name, [*METHODS, *LEARNED])))
+        if self.learned:
+            if self.weights is None:
+                raise ValueError(
+                    f"{self.name} is learned: name its weights, e.g. weights = 'milodo-lasso-ring10' "
+                    "(`milodo optimizers` lists them; `milodo train` makes others)."
+                )
+            if "use" in self.model_fields_set or self.parameters:
+                raise ValueError(f"{self.name} is learned: it takes weights, neither use nor parameters.")
+            return self
+        if self.weights is not None:
+            raise ValueError(f"{self.name} is handcrafted and has no weights. Remove the key.")
+        if self.use != "given" and self.parameters:
+            raise ValueError(f"{self.name}: parameters are given, but use = {self.use!r} would ignore them. Write use = 'given'.")
+        if self.use == "given":
+            space = METHODS[self.name].space
+            for key in self.parameters:
+                if key not in space:
+                    raise ValueError(f"{self.name}: {unknown('parameter', key, space)}")
+            try:
+                METHODS[self.name](**self.parameters)  # type: ignore[arg-type]
+            except TypeError:
+                needed = ", ".join(space)
+                raise ValueError(f"{self.name}: give all of its parameters ({needed}) in [methods.parameters].") from None
+        return self
+
+    @property
+    def key(self) -> str:
+        """What records call it."""
+        return f"{self.name} ({self.remark})" if self.remark else self.name
+
+    @property
+    def learned(self) -> bool:
+        return self.name in LEARNED
+
+    @property
+    def remark(self) -> str:
+        return self.label or ("" if self.use == "tuned" else self.use)
+
+
+class ReportTable(Table):
+    """[report]: which gaps the speed-up table asks for, and against whom."""
+
+    gaps: Annotated[list[Positive], Field(min_length=1)] = [1e-1, 1e-2, 1e-3]
+    baseline: str | None = None
