@@ -31,7 +31,7 @@ class Experiment(Table):
     network: NetworkTable
     run: RunTable = RunTable(iterations=10_000)
     tuning: TuningTable = TuningTable()
-    methods: list[MethodTable] = []
+    methods: Annotated[list[MethodTable], Field(default_factory=list)]
     """What races; an experiment with [training] needs none."""
     training: TrainingTable | None = None
     report: ReportTable = ReportTable()
