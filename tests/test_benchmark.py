@@ -15,8 +15,9 @@ from milodo.bench.recorder import Recorder
 from milodo.bench.records import read_json, read_records
 from milodo.config import parse_experiment
 from milodo.errors import InvalidInput
-from milodo.learned import LPGExtra, MiLoDo
+from milodo.learned import LPGExtra, MiLoDo, special_initialisation
 from milodo.learned.checkpoint import save_optimizer
+from milodo.network import StackedNetwork
 from milodo.problems import instance_seeds
 
 
@@ -216,7 +217,8 @@ def learned_experiment(path, name="milodo", topology="ring(5)"):
 
 
 def test_a_learned_method_races_like_any_other(tmp_path):
-    save_optimizer(MiLoDo("ring(5)", hidden=4), tmp_path / "mine.safetensors", good_for="tests", training={})
+    started = special_initialisation(MiLoDo("ring(5)", hidden=4), StackedNetwork("ring(5)"), 0.1)  # a random one would diverge
+    save_optimizer(started, tmp_path / "mine.safetensors", good_for="tests", training={})
     folder = Benchmark(learned_experiment(tmp_path / "mine"), tmp_path / "run").run()
     run, records = read_json(folder / "run.json"), read_records(folder / "records.csv")
     facts = run["methods"]["milodo"]
