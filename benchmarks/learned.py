@@ -3,7 +3,7 @@
     python benchmarks/learned.py long        100,000 iterations in fp32 and fp64: no divergence, the gap falls or is at the floor
     python benchmarks/learned.py transfer    without retraining to LASSO(10,3000,100,0.1) and to Logistic(10,50,100,0.1)
 
-Names of optimizers and, for long, float32 or float64 behind it restrict it to those. Gaps are computed in fp64 against a certified
+Names of optimizers and, for long, float32 or float64 behind it restrict it. Gaps are computed in fp64 against a certified
 optimum, on instances no optimizer was trained, validated or tuned on.
 """
 
