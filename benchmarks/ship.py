@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ def results(folder: Path, sha256: str) -> dict[str, Any]:
     if run["methods"][learned]["weights"]["sha256"] != sha256:
         sys.exit(f"{folder}: this race was run with other weights. Delete its records.csv, ship the weights, and race again.")
     said: dict[str, Any] = {
-        "command": run["provenance"]["command"],
+        "command": _without_folder(run["provenance"]["command"]),
         "commit": run["provenance"]["commit"],
         "problem": run["problem"],
         "unseen_instances": run["instances"],
@@ -50,6 +51,12 @@ def results(folder: Path, sha256: str) -> dict[str, Any]:
             gap: round(ratio, 3) for gap, ratio in ratios.items() if math.isfinite(ratio)
         }
     return said
+
+
+def _without_folder(command: str) -> str:
+    """A command that anybody can repeat: where its run was written to is nobody's business."""
+    words = shlex.split(command)
+    return shlex.join(word for k, word in enumerate(words) if "--out" not in words[max(k - 1, 0) : k + 1])
 
 
 def _whole(cost: float) -> int | None:
@@ -78,8 +85,11 @@ def main() -> None:
         judge(content["results"])
         there = RECORDS / trained.stem
         there.mkdir(parents=True, exist_ok=True)
-        for name in ("run.json", "records.csv", "training.csv"):
+        for name in ("records.csv", "training.csv"):
             shutil.copyfile(folder / name, there / name)
+        run = read_json(folder / "run.json")
+        run["provenance"]["command"] = _without_folder(run["provenance"]["command"])
+        write_json(there / "run.json", run)
     shutil.copyfile(trained, shipped)
     write_json(shipped.with_suffix(".json"), content)
     load_optimizer(shipped)
