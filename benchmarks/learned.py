@@ -76,7 +76,7 @@ def long(names: Sequence[str], dtypes: Sequence[torch.dtype]) -> None:
 
 def transfer(names: Sequence[str], chosen: Sequence[str]) -> None:
     for family, instances, at, goal in (
-        (Logistic(10, 50, 100, 0.1), 32, (100, 1_000, 3_000, 10_000), 1e-9),
+        (Logistic(10, 50, 100, 0.1), 32, (100, 1_000, 3_000), 1e-9),
         (Lasso(10, 3000, 100, 0.1), 4, (100, 300, 1_000, 3_000), 1e-3),
     ):
         if {"lasso", "logistic"} & set(chosen) and type(family).__name__.lower() not in chosen:
