@@ -8,8 +8,10 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 
+from milodo.files import read_versioned_json
 from milodo.report.figures import INK, RC, new_figure, save_figure
 from milodo.training.log import Row, read_rows
+from milodo.training.trainer import FORMAT
 
 LOSS, BEST = "#0072b2", "#d55e00"
 
@@ -18,6 +20,7 @@ def draw_training(folder: str | Path) -> Path:
     """training.png (and .svg) in the folder: the meta-loss of every batch above, the validation score below."""
     folder = Path(folder)
     rows = read_rows(folder / "training.csv")
+    name = read_versioned_json(folder / "training.json", FORMAT).get("config", {}).get("name", folder.name)
     with matplotlib.rc_context(RC):
         figure = new_figure(7.6, 5.8)
         above, below = figure.subplots(2, 1, sharex=True)
@@ -34,7 +37,7 @@ def draw_training(folder: str | Path) -> Path:
         below.set_xlabel("updates of the weights")
         for panel in (above, below):
             _mark_stages(panel, rows, named=panel is above)
-        above.set_title(f"Training of {folder.name}", loc="left", pad=18)
+        above.set_title(f"Training of {name}", loc="left", pad=18)
         return save_figure(figure, folder / "training")[0]
 
 
