@@ -19,7 +19,7 @@ from milodo.learned.checkpoint import save_optimizer
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Problem
 from milodo.provenance import provenance
-from milodo.solve import GROWTH, check, iterate, mean_point
+from milodo.solve import GROWTH, check, consensus_error, iterate, mean_point
 from milodo.training.build import build_optimizer
 from milodo.training.log import Log, Row
 from milodo.training.loss import MetaLoss, falling
@@ -272,16 +272,20 @@ class Trainer:
             batch = Batch(index, tuple(seeds))
             problem = self.validation.problem(batch)
             check(self.optimizer, problem, self.net)
-            losses, loss = [], torch.empty(0)
+            losses, loss, x = [], torch.empty(0), problem.start()
             for k, state in enumerate(iterate(self.optimizer, problem, self.net)):
                 if k > 0:
                     loss = problem.objective(mean_point(state.x, OBSERVER), OBSERVER)
                     losses.append(float(loss.mean()))
                 if k == iterations:
+                    x = state.x
                     break
             gap = loss.double() - self.validation.optimum(batch)
             floor = torch.finfo(DTYPE).eps * (1 + self.validation.optimum(batch).abs())
-            scores.append(float(torch.where(torch.isfinite(gap), gap.clamp(min=0) + floor, math.inf).log10().mean()))
+            score = torch.where(torch.isfinite(gap), gap.clamp(min=0) + floor, math.inf).log10()
+            if self.table.consensus:  # what is trained for is what is chosen by
+                score = score + self.table.consensus * (consensus_error(x, OBSERVER).double() + floor).log10()
+            scores.append(float(score.mean()))
             curves.append(losses)
         score, here.validated = sum(scores) / len(scores), here.iterations
         if here.best is None or score < here.best:
