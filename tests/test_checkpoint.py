@@ -8,8 +8,9 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
-from milodo.cli.main import run
+from milodo.cli.main import app
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, PLAIN, BaseRules, LPGExtra, MiLoDo
 from milodo.learned.checkpoint import LICENCE, find_optimizer, load_optimizer, read_card, save_optimizer, shipped
@@ -169,15 +170,14 @@ def test_a_missing_file_and_a_missing_name_say_what_to_do(tmp_path):
         find_optimizer("milodo-laso-ring10")
 
 
-def test_shipped_optimizers_are_small_complete_and_listed(capsys):
+def test_shipped_optimizers_are_small_complete_and_listed():
     assert {"milodo-lasso-ring10", "milodo-meta-ring10"} <= set(shipped())
     for name, path in shipped().items():
         assert path.stat().st_size + path.with_suffix(".json").stat().st_size < SMALL
         optimizer, card = load_optimizer(name)
         assert card.training["experiment"]["training"]["stages"] and card.results and card.made_with["commit"]
         assert sum(p.numel() for p in optimizer.parameters()) == card.weights.parameters
-    assert run(["optimizers"]) == 0
-    listed = capsys.readouterr().out
-    assert all(name in listed for name in shipped())
-    assert run(["optimizers", "milodo-lasso-ring10"]) == 0
-    assert read_card(shipped()["milodo-lasso-ring10"]).weights.sha256 in capsys.readouterr().out
+    listed = CliRunner().invoke(app, ["optimizers"])
+    assert listed.exit_code == 0 and all(name in listed.output for name in shipped())
+    shown = CliRunner().invoke(app, ["optimizers", "milodo-lasso-ring10"])
+    assert shown.exit_code == 0 and read_card(shipped()["milodo-lasso-ring10"]).weights.sha256 in shown.output

@@ -79,7 +79,7 @@ def tuning_table(run: dict[str, Any]) -> Table:
 def optimizers_table(cards: list[Card]) -> Table:
     table = Table(title="Trained optimizers that come with milodo", title_justify="left")
     for column in ("name", "method", "runs on", "weights", "good for"):
-        table.add_column(column, justify="right" if column == "weights" else "left")
+        table.add_column(column, justify="right" if column == "weights" else "left", no_wrap=column == "name")
     for card in cards:
         table.add_row(card.name, card.kind, card.topology.name, f"{card.weights.parameters:,}", escape(card.good_for))
     return table
