@@ -42,11 +42,16 @@ name = "pg-extra"
 """
 
 
+def hear_ctrl_c():
+    """A shell's background jobs ignore Ctrl-C, and what they start inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*arguments, cwd, **extra):
     environment = {**os.environ, "MILODO_CACHE": str(cwd / "cache"), "COLUMNS": "160", "OMP_NUM_THREADS": "1", **extra}
     return subprocess.Popen(
         [sys.executable, "-m", "milodo", *map(str, arguments)],
-        cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=hear_ctrl_c,
     )  # fmt: skip
 
 

@@ -73,7 +73,13 @@ def experiment(folder: Path, training: str = "", *, epochs: int = 3, stages: str
 def milodo(*words: object, cwd: Path) -> subprocess.Popen[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MILODO_CACHE": str(cwd / "cache")}
     command = [sys.executable, "-m", "milodo", *map(str, words)]
-    return subprocess.Popen(command, cwd=cwd, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=cwd, env=env, text=True, stdout=pipe, stderr=pipe, preexec_fn=hear_ctrl_c)
+
+
+def hear_ctrl_c() -> None:
+    """A shell's background jobs ignore Ctrl-C, and what they start inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def until_rows(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
