@@ -59,7 +59,7 @@ class Algorithm(ABC):
     @property
     @abstractmethod
     def rounds(self) -> int:
-        """Swaps in one step."""
+        """Swaps in one step; at most, where a method does not talk the same in every one."""
 
     @abstractmethod
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> Any:

@@ -62,6 +62,8 @@ class TrainingTable(Table):
     gamma: Positive = 0.03
     """Step size of the method that special initialisation mimics."""
     hidden: Count | None = None
+    every: Count = 1
+    """MiLoDo's networks run in the first 20 iterations and in each `every`-th after them; its weights are kept in between."""
     layers: Annotated[int, Field(ge=1, le=100)] = 100
     """Of LPG-EXTRA."""
     activations: Literal["bounded", "plain"] = "bounded"
@@ -112,7 +114,7 @@ class TrainingTable(Table):
 
 OTHERS = {
     "milodo": {"layers"},
-    "lpg-extra": {"hidden", "activations", "bounds", "initial"},
-    "base-rules": {"layers", "activations", "bounds", "gamma"},
+    "lpg-extra": {"hidden", "every", "activations", "bounds", "initial"},
+    "base-rules": {"layers", "every", "activations", "bounds", "gamma"},
 }
 """Keys of [training] that another kind of optimizer reads."""

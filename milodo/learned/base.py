@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
+from torch import Tensor, nn
 
 from milodo.algorithms import Algorithm
 from milodo.algorithms.base import Space
 from milodo.errors import InvalidInput
+from milodo.learned.slots import Slots
 from milodo.network import Network
 from milodo.problems import Problem
-from milodo.topology import Topology
+from milodo.topology import Topology, topology
+from milodo.types import NodeTensor
 
 
 class Settings(BaseModel):
@@ -63,3 +66,32 @@ class Learned(nn.Module, Algorithm):
                 f"{self.label} was made for {self.topology} and cannot run on {net.topology}: its networks belong to nodes. "
                 "Train it on this topology (milodo train ...)."
             )
+
+
+class PerNode(Learned):
+    """A learned optimizer whose networks belong to nodes: every parameter has the nodes held here as its first axis."""
+
+    hidden: int
+    seed: int
+    """Of the first hidden states."""
+
+    def __init__(self, graph: str | Topology, nodes: Sequence[int] | None) -> None:
+        super().__init__()
+        self.topology = topology(graph)
+        self.nodes = tuple(range(self.topology.n)) if nodes is None else tuple(nodes)
+        self.slots = Slots(self.topology, self.nodes)
+
+    @classmethod
+    @abstractmethod
+    def build(cls, graph: Topology, settings: Any, nodes: Sequence[int] | None = None) -> Self: ...
+
+    def first_hidden(self, x0: NodeTensor, net: Network, d: int) -> list[Tensor]:
+        """Three pairs h, c [*batch, n, hidden, d] from N(0, 1), keyed by node and the same for all instances."""
+        start = net.randn(6, self.hidden, d, seed=self.seed).to(self.dtype)  # [n, 6, hidden, d]
+        return [part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)]
+
+    def at(self, nodes: Sequence[int]) -> Self:
+        rows = [self.nodes.index(node) for node in nodes]
+        part = self.build(self.topology, self.settings(), nodes).to(self.dtype)
+        part.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
+        return part.requires_grad_(next(self.parameters()).requires_grad)

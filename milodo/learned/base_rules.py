@@ -11,11 +11,10 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.learned.bank import Bank
-from milodo.learned.base import Hidden, Learned, Seed, Settings
-from milodo.learned.slots import Slots
+from milodo.learned.base import Hidden, PerNode, Seed, Settings
 from milodo.network import Network
 from milodo.problems import Problem, Zero
-from milodo.topology import Topology, topology
+from milodo.topology import Topology
 from milodo.types import NodeTensor
 
 HIDDEN = 100
@@ -40,7 +39,7 @@ class BaseRulesSettings(Settings):
     seed: Seed
 
 
-class BaseRules(Learned):
+class BaseRules(PerNode):
     """Appendix E.5 of the paper, for r = 0, from y⁰ = 0:
 
         z_i  = x_i - m_i(∇f_i(x_i), y_i)              (eq. S2-1-composite)
@@ -60,10 +59,8 @@ class BaseRules(Learned):
     def __init__(
         self, graph: str | Topology, *, d: int, hidden: int = HIDDEN, seed: int = 0, nodes: Sequence[int] | None = None
     ) -> None:
-        super().__init__()
-        self.topology, self.d, self.hidden, self.seed = topology(graph), d, hidden, seed
-        self.nodes = tuple(range(self.topology.n)) if nodes is None else tuple(nodes)
-        self.slots = Slots(self.topology, self.nodes)
+        super().__init__(graph, nodes)
+        self.d, self.hidden, self.seed = d, hidden, seed
         n, wide = len(self.nodes), self.slots.width * d
         self.m, self.s, self.u = Bank(n, 2 * d, d, hidden), Bank(n, wide, d, hidden), Bank(n, wide, d, hidden)
 
@@ -71,8 +68,8 @@ class BaseRules(Learned):
         return BaseRulesSettings(d=self.d, hidden=self.hidden, seed=self.seed)
 
     @classmethod
-    def build(cls, graph: Topology, settings: BaseRulesSettings) -> Self:
-        return cls(graph, d=settings.d, hidden=settings.hidden, seed=settings.seed)
+    def build(cls, graph: Topology, settings: BaseRulesSettings, nodes: Sequence[int] | None = None) -> Self:
+        return cls(graph, d=settings.d, hidden=settings.hidden, seed=settings.seed, nodes=nodes)
 
     def check(self, problem: Problem, net: Network) -> None:
         super().check(problem, net)
@@ -84,9 +81,7 @@ class BaseRules(Learned):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
-        start = net.randn(6, self.hidden, 1, seed=self.seed).to(self.dtype)  # [n, 6, hidden, 1]
-        hidden = [part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)]
-        return State(x0, torch.zeros_like(x0), *hidden)
+        return State(x0, torch.zeros_like(x0), *self.first_hidden(x0, net, 1))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         seen = torch.cat((problem.grad(state.x), state.y), dim=-1).unsqueeze(-1).to(self.dtype)  # [*batch, n, 2d, 1]
@@ -96,9 +91,3 @@ class BaseRules(Learned):
         s, h_s, c_s = self.s(dz, state.h_s, state.c_s)
         u, h_u, c_u = self.u(dz, state.h_u, state.c_u)
         return State(z - u.squeeze(-1), state.y + s.squeeze(-1), h_m, c_m, h_s, c_s, h_u, c_u)
-
-    def at(self, nodes: Sequence[int]) -> Self:
-        rows = [self.nodes.index(node) for node in nodes]
-        part = type(self)(self.topology, d=self.d, hidden=self.hidden, seed=self.seed, nodes=nodes).to(self.dtype)
-        part.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
-        return part

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.learned.activations import Activation, ActivationSettings, Bounded, Exp, ReLU
 from milodo.learned.bank import Bank
-from milodo.learned.base import Hidden, Learned, Seed, Settings
-from milodo.learned.slots import Slots
+from milodo.learned.base import Hidden, PerNode, Seed, Settings
 from milodo.network import Network
 from milodo.problems import Problem
-from milodo.topology import Topology, topology
-from milodo.types import NodeTensor
+from milodo.topology import Topology
+from milodo.types import EdgeTensor, NodeTensor
 
 HIDDEN = 20
 """Size of the LSTM cell and of the layers behind it (Appendix E.3)."""
+WARM_UP = 20
+"""Iterations in which the networks always run: their hidden states start at random and settle first."""
 
 
 class State(NamedTuple):
@@ -34,6 +36,12 @@ class State(NamedTuple):
     h_u: Tensor
     c_u: Tensor
     """Hidden states of φ_M, φ_S, φ_U [*batch, n, hidden, d]."""
+    p: NodeTensor
+    p1: EdgeTensor
+    p2: EdgeTensor
+    """p_i, p_ij,1 and p_ij,2 of the step before."""
+    k: int
+    """The iteration that comes next."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +70,10 @@ class MiLoDoSettings(Settings):
     hidden: Hidden
     seed: Seed
     activations: ActivationsSettings
+    every: Annotated[int, Field(ge=1)] = 1
 
 
-class MiLoDo(Learned):
+class MiLoDo(PerNode):
     """Section 4 of the paper, from y⁰ = 0 and hidden states drawn from N(0, 1), keyed by node:
 
     p_i, h_M          = φ_M,i(∇f_i(x_i), y_i, h_M)                       (eq. module-m-composite)
@@ -80,6 +89,9 @@ class MiLoDo(Learned):
 
     The networks compute in the precision of their weights (fp32 as trained), the iterates in that of the problem: any p within
     its bounds has the same fixed points, so rounding p costs no accuracy, and p̃ travels in half the bytes.
+
+    For the same reason p may be kept for a while: with every = E the networks run in the first 20 iterations and in each E-th
+    after them, and p stays what it was in between. Such a step costs what Prox-ED's does, and sends no p̃. The paper has E = 1.
     """
 
     kind: ClassVar[str] = "milodo"
@@ -96,13 +108,12 @@ class MiLoDo(Learned):
         hidden: int = HIDDEN,
         activations: Activations | None = None,
         seed: int = 0,
+        every: int = 1,
         nodes: Sequence[int] | None = None,
     ) -> None:
-        super().__init__()
-        self.topology, self.hidden, self.seed = topology(graph), hidden, seed
+        super().__init__(graph, nodes)
+        self.hidden, self.seed, self.every = hidden, seed, every
         self.activations = activations or BOUNDED
-        self.nodes = tuple(range(self.topology.n)) if nodes is None else tuple(nodes)
-        self.slots = Slots(self.topology, self.nodes)
         n, width = len(self.nodes), self.slots.width
         if width == 0:
             raise InvalidInput(
@@ -114,39 +125,35 @@ class MiLoDo(Learned):
 
     def settings(self) -> MiLoDoSettings:
         kinds = {name: ActivationSettings.of(getattr(self.activations, name)) for name in ("m", "s", "u")}
-        return MiLoDoSettings(hidden=self.hidden, seed=self.seed, activations=ActivationsSettings(**kinds))
+        return MiLoDoSettings(hidden=self.hidden, seed=self.seed, activations=ActivationsSettings(**kinds), every=self.every)
 
     @classmethod
-    def build(cls, graph: Topology, settings: MiLoDoSettings) -> Self:
+    def build(cls, graph: Topology, settings: MiLoDoSettings, nodes: Sequence[int] | None = None) -> Self:
         kinds = settings.activations
         activations = Activations(kinds.m.build(), kinds.s.build(), kinds.u.build())
-        return cls(graph, hidden=settings.hidden, activations=activations, seed=settings.seed)
+        return cls(graph, hidden=settings.hidden, activations=activations, seed=settings.seed, every=settings.every, nodes=nodes)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
-        start = net.randn(6, self.hidden, x0.shape[-1], seed=self.seed).to(self.dtype)  # [n, 6, hidden, d], one for all instances
-        hidden = [part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)]
-        return State(x0, torch.zeros_like(x0), *hidden)
+        nothing = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1], dtype=self.dtype)
+        hidden = self.first_hidden(x0, net, x0.shape[-1])
+        return State(x0, torch.zeros_like(x0), *hidden, torch.zeros_like(x0), nothing, nothing, 0)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        g = problem.grad(state.x)
-        o, h_m, c_m = self.phi_m(torch.stack((g, state.y), dim=-2).to(self.dtype), state.h_m, state.c_m)
-        p = self.activations.m(o).squeeze(-2).to(g.dtype)  # p_i [*batch, n, d]
-        z = problem.prox(state.x - p * (g + state.y), p)
+        x, y, h_m, c_m, h_s, c_s, h_u, c_u, p, p1, p2, k = state
+        fresh = k < WARM_UP or k % self.every == 0
+        g = problem.grad(x)
+        if fresh:
+            o, h_m, c_m = self.phi_m(torch.stack((g, y), dim=-2).to(self.dtype), h_m, c_m)
+            p = self.activations.m(o).squeeze(-2).to(g.dtype)  # p_i [*batch, n, d]
+        z = problem.prox(x - p * (g + y), p)
         dz = net.diff(z)  # z_i - z_j [*batch, m, d]
-        by_node = self.slots.by_node(dz).to(self.dtype)
-        o_s, h_s, c_s = self.phi_s(by_node, state.h_s, state.c_s)
-        o_u, h_u, c_u = self.phi_u(by_node, state.h_u, state.c_u)
-        p1 = self.activations.s(self.slots.by_edge(o_s))  # p̃_ij,1
-        p2 = self.activations.u(self.slots.by_edge(o_u))  # p_ij,2
-        p1 = (p1 + net.swap(p1)) / 2  # p_ij,1 = p_ji,1
-        y = state.y + net.sum(p1 * dz)
+        if fresh:
+            by_node = self.slots.by_node(dz).to(self.dtype)
+            o_s, h_s, c_s = self.phi_s(by_node, h_s, c_s)
+            o_u, h_u, c_u = self.phi_u(by_node, h_u, c_u)
+            p1 = net.both(self.activations.s(self.slots.by_edge(o_s)))  # p_ij,1 = p_ji,1 from p̃_ij,1
+            p2 = self.activations.u(self.slots.by_edge(o_u))  # p_ij,2
+        y = y + net.sum(p1 * dz)
         x = z - net.sum(p2 * dz)
-        return State(x, y, h_m, c_m, h_s, c_s, h_u, c_u)
-
-    def at(self, nodes: Sequence[int]) -> Self:
-        rows = [self.nodes.index(node) for node in nodes]
-        part = type(self)(self.topology, hidden=self.hidden, activations=self.activations, seed=self.seed, nodes=nodes)
-        part = part.to(self.dtype)
-        part.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
-        return part
+        return State(x, y, h_m, c_m, h_s, c_s, h_u, c_u, p, p1, p2, k + 1)

@@ -25,7 +25,11 @@ class Network(ABC):
     spread(x)_ij = x_i           pull(x)_ij = x_j = swap(spread(x))
     diff(x)_ij = x_i - x_j       sum(e)_i = Σ_{j in N(i)} e_ij
     lap(x)_i = Σ_j w_ij (x_i - x_j)         mix(x) = x - lap(x), the robust W x     (eq. robust-implementation)
+    both(e)_ij = (e_ij + e_ji) / 2          the same at both ends of an edge        (eq. module-symmetric-composite)
     """
+
+    iteration = 0
+    """The one under way, where a loop says so: for messages to people."""
 
     def __init__(
         self,
@@ -100,6 +104,10 @@ class Network(ABC):
         if self._degree:  # broadcasting x_i over its edges saves the gather of spread
             return (x.unsqueeze(-2) - self.pull(x).unflatten(-2, (self.n, self._degree))).flatten(-3, -2)
         return self.spread(x) - self.pull(x)
+
+    def both(self, e: EdgeTensor) -> EdgeTensor:
+        """(e_ij + e_ji) / 2, in which both ends of an edge agree. One round."""
+        return (e + self.swap(e)) / 2
 
     def sum(self, e: EdgeTensor) -> NodeTensor:
         if self._degree:

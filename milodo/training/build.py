@@ -26,5 +26,7 @@ def build_optimizer(experiment: Experiment, net: StackedNetwork) -> Learned:
         bounds = table.bounds
         bounded = Activations(*(Bounded(low, high) for low, high in (bounds.m, bounds.s, bounds.u)))
         activations = PLAIN if table.activations == "plain" else bounded
-        optimizer = MiLoDo(net.topology, hidden=table.hidden or HIDDEN, activations=activations, seed=experiment.seed)
+        optimizer = MiLoDo(
+            net.topology, hidden=table.hidden or HIDDEN, activations=activations, seed=experiment.seed, every=table.every
+        )
         return special_initialisation(optimizer, net, table.gamma) if table.initial == "special" else optimizer

@@ -11,6 +11,7 @@ from torch import nn
 from milodo.algorithms import ProxED
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo, special_initialisation
+from milodo.learned.optimizer import WARM_UP
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso, optimum
 from milodo.solve import iterate
@@ -142,7 +143,7 @@ def test_a_batch_of_instances_is_each_alone_and_dtype_is_kept():
         alone = states(optimizer, family.sample([seed]), net, 10)
         torch.testing.assert_close(both[-1].x[b : b + 1], alone[-1].x, rtol=0, atol=1e-12)
     single = states(optimizer.float(), family.sample([3], dtype=torch.float32), StackedNetwork(graph, dtype=torch.float32), 3)
-    assert {part.dtype for part in single[-1]} == {torch.float32}
+    assert {part.dtype for part in single[-1] if isinstance(part, torch.Tensor)} == {torch.float32}
 
 
 def test_the_part_of_some_nodes_computes_what_the_whole_computes_there():
@@ -184,6 +185,26 @@ def test_networks_in_fp32_change_neither_the_sum_of_the_duals_nor_the_limit_of_f
     best = optimum(problem)
     assert float((last.x - problem.everywhere(best.x)).abs().max()) < 1e-10  # far below what fp32 could tell apart
     assert net.traffic.bytes == 3999 * len(net.arcs) * problem.d * (8 + 4)  # a step sends z in fp64 and p̃ in fp32
+
+
+@pytest.mark.parametrize("graph", ["ring(6)", "star(5)"])
+def test_weights_kept_for_some_iterations_have_the_same_limit_and_send_less(graph):
+    """every = E: the networks run WARM_UP times, then in each E-th step; in between p is what it was."""
+    every, count = 7, 4000
+    problem, net = Lasso(topology(graph).n, 8, 30, 0.1).sample([0, 1]), StackedNetwork(graph)
+    optimizer, always = made(graph, gamma=0.1, disturb=0.05), made(graph, gamma=0.1, disturb=0.05)
+    optimizer.every = every
+    history = states(optimizer, problem, net, count + 1)
+    ran = [k for k in range(count) if k < WARM_UP or k % every == 0]
+    assert net.traffic.rounds == count + len(ran)
+    for k in (WARM_UP, WARM_UP + 1, 200, 201):  # a step that keeps its weights hands on the very tensors
+        kept = [history[k + 1].p is history[k].p, history[k + 1].p1 is history[k].p1, history[k + 1].h_u is history[k].h_u]
+        assert kept == [k not in ran] * 3, k
+    at_start = states(always, problem, net, WARM_UP + 1)
+    assert all(torch.equal(a.x, b.x) for a, b in zip(history[: WARM_UP + 1], at_start, strict=True))
+    assert max(float(s.y.sum(-2).abs().max()) / max(1.0, float(s.y.abs().max())) for s in history[::100]) < ROUNDING
+    assert float((history[-1].x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-10
+    assert optimizer.at([0, 2]).every == every
 
 
 ALL = {
