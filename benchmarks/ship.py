@@ -54,9 +54,10 @@ def results(folder: Path, sha256: str) -> dict[str, Any]:
 
 
 def _without_folder(command: str) -> str:
-    """A command that anybody can repeat: where its run was written to is nobody's business."""
+    """A command that anybody can repeat: where its run and its experiment lay is nobody's business."""
     words = shlex.split(command)
-    return shlex.join(word for k, word in enumerate(words) if "--out" not in words[max(k - 1, 0) : k + 1])
+    kept = [word for k, word in enumerate(words) if "--out" not in words[max(k - 1, 0) : k + 1] and word != "--overwrite"]
+    return shlex.join(Path(word).stem if word.endswith(".toml") else word for word in kept)
 
 
 def _whole(cost: float) -> int | None:
