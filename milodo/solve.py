@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -55,18 +55,42 @@ def check(algorithm: Algorithm, problem: Problem, net: Network) -> None:
         )
 
 
-def iterate(algorithm: Algorithm, problem: Problem, net: Network, *, x0: NodeTensor | None = None) -> Iterator[Any]:
-    """States 0, 1, 2, ... without end, or as many as the method can do; x0 is problem.start() unless given."""
+def iterate(
+    algorithm: Algorithm,
+    problem: Problem,
+    net: Network,
+    *,
+    x0: NodeTensor | None = None,
+    after: tuple[int, Any] | None = None,
+) -> Iterator[Any]:
+    """States 0, 1, 2, ... without end, or as many as the method can do; x0 is problem.start() unless given.
+
+    With after = (k, state) it goes on where an earlier run was: states k, k + 1, ...
+    """
     check(algorithm, problem, net)
     x0 = problem.start() if x0 is None else x0
     shape = (*problem.batch, problem.n, problem.d)
     if x0.dtype != problem.dtype or tuple(x0.shape[-len(shape) :]) != shape:
         raise InvalidInput(f"x0 is {tuple(x0.shape)} in {x0.dtype}, but the problem needs {shape} in {problem.dtype}.")
-    state = algorithm.init(x0, problem, net)
+    net.iteration = 0
+    first, state = (0, algorithm.init(x0, problem, net)) if after is None else after
     yield state
-    for _ in itertools.count() if algorithm.longest is None else range(algorithm.longest):
+    for k in itertools.count(first + 1) if algorithm.longest is None else range(first + 1, algorithm.longest + 1):
+        net.iteration = k
         state = algorithm.step(state, problem, net)
         yield state
+
+
+class Keeper(Protocol):
+    """Where states are kept, so that a run that was cut short can go on."""
+
+    def last(self, first: Any) -> tuple[int, Any] | None:
+        """(k, state) to go on after, if there is one; `first` is the state of iteration 0, for its shape."""
+        ...
+
+    def keep(self, k: int, state: Any) -> None:
+        """Called after every iteration; keeps what it wants to."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,21 +168,30 @@ def solve(
     *,
     x0: NodeTensor | None = None,
     observer: Observer | None = None,
+    keeper: Keeper | None = None,
+    progress: Callable[[int, float], None] | None = None,
 ) -> Result:
-    """Runs a method until a stopping rule says so."""
+    """Runs a method until a stopping rule says so. `progress` hears of the iteration and of how far it is from optimal."""
     stop, observer = stop or Stop(), observer or StackedObserver()
     steps = stop.steps if algorithm.longest is None else min(stop.steps, algorithm.longest)
     start, sent = time.perf_counter(), net.traffic.snapshot()
     k, state, status = 0, None, Status.RUNNING
     first = last = None
-    for k, state in enumerate(iterate(algorithm, problem, net, x0=x0)):
+    after = keeper.last(next(iterate(algorithm, problem, net, x0=x0))) if keeper else None
+    for k, state in enumerate(iterate(algorithm, problem, net, x0=x0, after=after), after[0] if after else 0):
+        if keeper:
+            keeper.keep(k, state)
         if k % stop.every == 0 or k == steps:
             last = problem.objective(judged_point(state.x, problem, observer), observer)
             first = last if first is None else first
             if not torch.isfinite(last).all() or (last > GROWTH * first.abs().clamp(min=1)).any():
                 status = Status.DIVERGED
-            elif stop.tolerance is not None and _within(problem, state.x, observer, stop.tolerance):
-                status = Status.CONVERGED
+            elif stop.tolerance is not None or progress:
+                off = distance_from_optimal(problem, state.x, observer)
+                if stop.tolerance is not None and off <= stop.tolerance:
+                    status = Status.CONVERGED
+                if progress:
+                    progress(k, off)
         if status is Status.RUNNING and k >= steps:
             status = Status.STEPS
         if status is Status.RUNNING and stop.seconds is not None and time.perf_counter() - start > stop.seconds:
@@ -170,6 +203,7 @@ def solve(
     return Result(state.x, k, status, objective, consensus_error(state.x, observer), net.traffic - sent)
 
 
-def _within(problem: Problem, x: NodeTensor, observer: Observer, tolerance: float) -> bool:
+def distance_from_optimal(problem: Problem, x: NodeTensor, observer: Observer) -> float:
+    """The larger of residual and consensus error, of the worst instance."""
     optimality = residual(problem, mean_point(x, observer), observer)
-    return bool((optimality <= tolerance).all() and (consensus_error(x, observer) <= tolerance).all())
+    return float(torch.maximum(optimality, consensus_error(x, observer)).max())

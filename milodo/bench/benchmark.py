@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from milodo.algorithms import METHODS, Algorithm
 from milodo.algorithms.published import published
 from milodo.bench import cache
-from milodo.bench.recorder import Limits, Recorder, record
+from milodo.bench.recorder import Limits, Recorder, Stopwatch, record
 from milodo.bench.records import FORMAT, append_records, read_json, read_records, write_records
 from milodo.bench.tuning import Parameters, Search, tune
 from milodo.config import Experiment, MethodTable
@@ -21,10 +20,10 @@ from milodo.errors import InvalidInput
 from milodo.files import make_writable, write_json
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer
-from milodo.network import StackedNetwork
+from milodo.network import Network, Observer, StackedNetwork, degraded
 from milodo.problems import Problem, Reference, instance_seeds, optimum
 from milodo.provenance import provenance
-from milodo.solve import Status, check
+from milodo.solve import Keeper, Status, check
 
 Progress = Callable[[str, float, str], None]
 """Called with a task's name, the fraction of it that is done, and a word on where it is."""
@@ -43,6 +42,8 @@ class Interrupted(Exception):
 class Benchmark:
     """One experiment in one folder."""
 
+    runtime = "simulated"
+
     def __init__(
         self, experiment: Experiment, folder: Path, progress: Progress | None = None, command: str | None = None
     ) -> None:
@@ -53,9 +54,10 @@ class Benchmark:
         self.net = self._network(self.dtype)
         self.run_file, self.records_file = folder / "run.json", folder / "records.csv"
 
-    def _network(self, dtype: torch.dtype) -> StackedNetwork:
+    def _network(self, dtype: torch.dtype) -> Network:
         network = self.experiment.network
-        return StackedNetwork(network.build(), network.weights, dtype=dtype, device=self.experiment.run.device)
+        net = StackedNetwork(network.build(), network.weights, dtype=dtype, device=self.experiment.run.device)
+        return degraded(net, outage=network.outage, messages=network.messages, seed=self.experiment.seed)
 
     def prepare(self, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
         """The folder, checked and writable; the run's facts so far."""
@@ -77,6 +79,10 @@ class Benchmark:
                     f"{str(self.folder)!r} was made with another configuration, and mixing the two would not be a fair race. "
                     "Use --overwrite, or another --out."
                 )
+            if run.get("runtime") != self.runtime:
+                raise InvalidInput(
+                    f"{str(self.folder)!r} holds a {run.get('runtime')} run, and this one is {self.runtime}. Use another --out."
+                )
             if run.get("topology", {}).get("fingerprint") != self.net.topology.fingerprint:
                 raise InvalidInput(
                     f"{str(self.folder)!r} was made on another graph than {self.net.topology} is now. Use --overwrite or --out."
@@ -92,7 +98,7 @@ class Benchmark:
             "description": self.experiment.description,
             "problem": self.family.name,
             "instances": self.experiment.run.instances,
-            "runtime": "simulated",
+            "runtime": self.runtime,
             "topology": {
                 "name": graph.name,
                 "n": graph.n,
@@ -101,6 +107,8 @@ class Benchmark:
                 "weights": w,
                 "contraction": self.net.contraction,
                 "fingerprint": graph.fingerprint,
+                "outage": self.experiment.network.outage,
+                "messages": self.experiment.network.messages,
             },
             "methods": {},
             "tuning": {},
@@ -200,6 +208,7 @@ class Benchmark:
             "seeds": seeds,
             "topology": self.net.topology.fingerprint,
             "weights": self.experiment.network.weights,
+            **self.experiment.network.model_dump(include={"outage", "messages"}, exclude_defaults=True),
             "search": table.model_dump(mode="json"),
             "space": {name: repr(kind) for name, kind in cls.space.items()},
         }
@@ -263,38 +272,71 @@ class Benchmark:
         return done
 
     def _race_all(self, run: dict[str, Any], done: set[tuple[str, tuple[int, int]]]) -> None:
-        table = self.experiment.run
-        seeds = instance_seeds("test", table.instances, self.experiment.seed)
-        limits = Limits(
-            iterations=table.iterations, stop_gap=table.stop_gap, seconds=table.seconds, per_decade=table.samples_per_decade
-        )
         for chunk in self._chunks():
             todo = [method for method in self.experiment.methods if (method.key, chunk) not in done]
             if not todo:
                 continue
-            judge = self.family.sample(seeds[slice(*chunk)], device=table.device)
-            problem = (
-                judge
-                if self.dtype == torch.float64
-                else self.family.sample(seeds[slice(*chunk)], dtype=self.dtype, device=table.device)
-            )
-            found = self._certify(judge, "test instances")
-            self._note_reference(run, chunk, found)
-            known = torch.where(found.certified, found.value, math.nan)
+            judge, problem = self._instances(chunk)
+            known = self._known(run, chunk, judge)
             for method in todo:
-                algorithm, _ = self._algorithm(method, run["methods"][method.key]["parameters"])
-                check(algorithm, problem, self.net)
-                allowed = replace(limits, iterations=min(limits.iterations, method.iterations or limits.iterations))
-                recorder = Recorder(method.key, judge, self.net, known, seeds[slice(*chunk)], chunk[0])
-                label = run["methods"][method.key]["label"]
-                task = f"race {label}" + (f", instances {chunk[0] + 1} to {chunk[1]}" if len(self._chunks()) > 1 else "")
-                self.progress(task, 0.0, "")
-                try:
-                    record(algorithm, problem, self.net, recorder, allowed, lambda f, task=task: self.progress(task, f, ""))
-                finally:
-                    append_records(self.records_file, recorder.records)
-                self.progress(task, 1.0, _outcome(recorder))
+                self._race(run, method, chunk, judge, problem, known)
                 done.add((method.key, chunk))
+
+    def _seeds(self, chunk: tuple[int, int]) -> list[int]:
+        return instance_seeds("test", self.experiment.run.instances, self.experiment.seed)[slice(*chunk)]
+
+    def _instances(self, chunk: tuple[int, int], nodes: Sequence[int] | None = None) -> tuple[Problem, Problem]:
+        """The instances of a chunk in fp64, by which methods are judged, and in the precision they run in."""
+        device, seeds = self.experiment.run.device, self._seeds(chunk)
+        judge = self.family.sample(seeds, nodes, device=device)
+        if self.dtype == torch.float64:
+            return judge, judge
+        return judge, self.family.sample(seeds, nodes, dtype=self.dtype, device=device)
+
+    def _known(self, run: dict[str, Any], chunk: tuple[int, int], judge: Problem) -> torch.Tensor:
+        """Certified optima of a chunk; NaN where there is none."""
+        found = self._certify(judge, "test instances")
+        self._note_reference(run, chunk, found)
+        return torch.where(found.certified, found.value, math.nan)
+
+    def _race(
+        self,
+        run: dict[str, Any],
+        method: MethodTable,
+        chunk: tuple[int, int],
+        judge: Problem,
+        problem: Problem,
+        known: torch.Tensor,
+        *,
+        observer: Observer | None = None,
+        keep: Callable[[Recorder, Stopwatch], Keeper] | None = None,
+        writes: bool = True,
+    ) -> None:
+        """One method on one chunk; its records are appended by whoever `writes`."""
+        table, net = self.experiment.run, self.net
+        algorithm = self._algorithm(method, run["methods"][method.key]["parameters"])[0].at(net.nodes)
+        check(algorithm, problem, net)
+        limits = Limits(
+            iterations=min(table.iterations, method.iterations or table.iterations),
+            stop_gap=table.stop_gap,
+            seconds=table.seconds,
+            per_decade=table.samples_per_decade,
+        )
+        recorder, watch = (
+            Recorder(method.key, judge, net, known, self._seeds(chunk), chunk[0], observer),
+            Stopwatch(problem.device),
+        )
+        task = f"race {run['methods'][method.key]['label']}"
+        if len(self._chunks()) > 1:
+            task += f", instances {chunk[0] + 1} to {chunk[1]}"
+        self.progress(task, 0.0, "")
+        keeper = keep(recorder, watch) if keep else None
+        try:
+            record(algorithm, problem, net, recorder, limits, lambda f: self.progress(task, f, ""), keeper, watch)
+        finally:
+            if writes:
+                append_records(self.records_file, recorder.records)
+        self.progress(task, 1.0, _outcome(recorder))
 
     def _note_reference(self, run: dict[str, Any], chunk: tuple[int, int], found: Reference) -> None:
         values = run.setdefault(

@@ -11,12 +11,10 @@ import torch
 
 from milodo.algorithms import Algorithm
 from milodo.bench.records import Record
-from milodo.network import Network, StackedObserver
+from milodo.network import Network, Observer, StackedObserver
 from milodo.problems import Problem
-from milodo.solve import GROWTH, Status, consensus_error, iterate, judged_point
+from milodo.solve import GROWTH, Keeper, Status, consensus_error, iterate, judged_point
 from milodo.types import NodeTensor
-
-OBSERVER = StackedObserver()
 
 
 def sample_times(iterations: int, per_decade: int) -> list[int]:
@@ -60,19 +58,30 @@ class Recorder:
     """Looks at states and keeps the rows; knows of each instance whether and how it has ended."""
 
     def __init__(
-        self, method: str, judge: Problem, net: Network, optimum: torch.Tensor, seeds: Sequence[int], first: int
+        self,
+        method: str,
+        judge: Problem,
+        net: Network,
+        optimum: torch.Tensor,
+        seeds: Sequence[int],
+        first: int,
+        observer: Observer | None = None,
     ) -> None:
+        self.observer = observer or StackedObserver()
         self.method, self.judge, self.net, self.optimum, self.seeds, self.first = method, judge, net, optimum, seeds, first
         self.rows: list[list[Record]] = [[] for _ in seeds]
         self.ended = [Status.RUNNING] * len(seeds)
-        self._sent_before = net.traffic.snapshot()
+        self.sent_before = net.traffic.snapshot()
+        """What the network had carried when this run began."""
 
     def look(self, k: int, x: NodeTensor, seconds: float, limits: Limits) -> None:
         """Loss and gap are computed in fp64 on the fp64 problem, whatever precision the method runs in."""
         x = x.to(self.judge.dtype)
-        loss = self.judge.objective(judged_point(x, self.judge, OBSERVER), OBSERVER).tolist()
-        consensus = consensus_error(x, OBSERVER).tolist()
-        sent = self.net.traffic - self._sent_before
+        observer, here = self.observer, self.net.traffic - self.sent_before
+        loss = self.judge.objective(judged_point(x, self.judge, observer), observer).tolist()
+        consensus = consensus_error(x, observer).tolist()
+        numbers = [seconds * self.net.n / self.net.topology.n, here.messages, here.floats, here.bytes]
+        seconds, *sent = observer.total(torch.tensor(numbers, dtype=torch.float64)).tolist()  # seconds of the average node
         for b, seed in enumerate(self.seeds):
             if self.ended[b] is not Status.RUNNING:
                 continue
@@ -92,10 +101,10 @@ class Recorder:
                     instance=self.first + b,
                     seed=seed,
                     k=k,
-                    rounds=sent.rounds,
-                    messages=sent.messages,
-                    floats=sent.floats,
-                    bytes=sent.bytes,
+                    rounds=here.rounds,
+                    messages=round(sent[0]),
+                    floats=round(sent[1]),
+                    bytes=round(sent[2]),
                     seconds=seconds,
                     loss=loss[b],
                     gap=gap,
@@ -123,25 +132,39 @@ def record(
     recorder: Recorder,
     limits: Limits,
     progress: Callable[[float], None] | None = None,
+    keeper: Keeper | None = None,
+    watch: Stopwatch | None = None,
 ) -> Recorder:
-    """Runs until every instance has ended. On Ctrl-C the recorder keeps what it saw, and KeyboardInterrupt goes on up."""
+    """Runs until every instance has ended. On Ctrl-C the recorder keeps what it saw, and KeyboardInterrupt goes on up.
+
+    A keeper goes on after the state it kept; the records and the seconds up to there are its business too.
+    """
     if algorithm.longest is not None:
         limits = replace(limits, iterations=min(limits.iterations, algorithm.longest))
-    due = sample_times(limits.iterations, limits.per_decade)
-    watch = Stopwatch(problem.device)
-    k = 0
+    watch = watch or Stopwatch(problem.device)
+    k, after = 0, None
     try:
-        states = iterate(algorithm, problem, net)
+        if keeper:
+            after = keeper.last(next(iterate(algorithm, problem, net)))
+            k = after[0] if after else 0
+        states = iterate(algorithm, problem, net, after=after)
         watch.start()
         state = next(states)
-        for target in due:
+        for target in (due for due in sample_times(limits.iterations, limits.per_decade) if due >= k):
             while k < target:
                 state = next(states)
                 k += 1
+                if keeper and k < target:
+                    watch.stop()
+                    keeper.keep(k, state)
+                    watch.start()
                 if progress and k % 64 == 0:
                     progress(k / limits.iterations)
             watch.stop()
-            recorder.look(k, state.x, watch.seconds, limits)
+            if not (after and k == after[0]):  # what was kept has been looked at
+                recorder.look(k, state.x, watch.seconds, limits)
+                if keeper:
+                    keeper.keep(k, state)
             if all(status is not Status.RUNNING for status in recorder.ended):
                 break
             watch.start()

@@ -16,10 +16,12 @@ import numpy as np
 import torch
 
 from milodo.algorithms import Algorithm, Choice, Fraction, StepSize
-from milodo.bench.recorder import OBSERVER, sample_times
-from milodo.network import Network
+from milodo.bench.recorder import sample_times
+from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
 from milodo.solve import GROWTH, check, judged_point
+
+OBSERVER = StackedObserver()
 
 Parameters = dict[str, float | int]
 

@@ -16,6 +16,7 @@ from rich.console import Console
 import milodo
 from milodo.algorithms import METHODS
 from milodo.bench.benchmark import Benchmark, Interrupted
+from milodo.bench.merge import merge_runs
 from milodo.bench.records import read_json
 from milodo.cli.progress import Bars
 from milodo.cli.tables import optimizers_table, race_tables, topology_table, tuning_table
@@ -25,6 +26,7 @@ from milodo.learned import LEARNED
 from milodo.learned.checkpoint import find_optimizer, read_card, shipped
 from milodo.process import keep_freed_memory
 from milodo.report import draw_topology, draw_training, write_report
+from milodo.runtime.group import Stopped
 from milodo.topology import EXAMPLES, topology
 from milodo.training import Trainer, TrainingInterrupted
 
@@ -176,8 +178,21 @@ def optimizers(
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/demo.")]) -> None:
-    """Draw the figures and write report.html again, from a run's records alone. Nothing is re-run."""
+def report(
+    run: Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/demo.")],
+    others: Annotated[
+        list[Path] | None, typer.Argument(help="More runs of the same problem, e.g. the distributed one.", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With several runs: the folder of the report of all.")] = None,
+) -> None:
+    """Draw the figures and write report.html again, from a run's records alone. Nothing is re-run.
+
+    With several runs, their records go into one report in a folder of its own.
+    """
+    if others:
+        run = merge_runs([run, *others], out or Path("runs") / "-and-".join(path.name for path in (run, *others)))
+    elif out is not None:
+        raise InvalidInput("--out is for a report of several runs; one run's report goes into its own folder.")
     with console.status("drawing the figures"), writing_to(run):
         path = write_report(run)
     show_result(run, path)
@@ -270,12 +285,18 @@ def show_result(folder: Path, path: Path) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """The program: an InvalidInput becomes one sentence and exit code 2."""
+    import milodo.cli.processes  # noqa: F401  # adds its commands to the app
+
     standalone: Callable[..., Any] = app
     try:
         return standalone(args=arguments, standalone_mode=True) or 0
     except InvalidInput as error:
         say(complaints, f"milodo: {error}")
         return 2
+    except Stopped as error:
+        if not error.said:
+            say(complaints, "\n".join([f"milodo: {str(error).removesuffix('.')}.", *getattr(error, "__notes__", [])]))
+        return 3
 
 
 def entry() -> None:

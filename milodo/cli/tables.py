@@ -12,6 +12,7 @@ from rich.table import Table
 from milodo.bench.records import read_json, read_records
 from milodo.bench.speedup import Speedup, speedup_table
 from milodo.learned.checkpoint import Card
+from milodo.runtime.sites import Fit
 from milodo.topology import WEIGHTS, Topology, contraction, weights
 
 
@@ -110,3 +111,40 @@ def topology_table(graph: Topology) -> Table:
         halving = math.log(2) / -math.log(lam) if 1e-9 < lam < 1 else 0.0
         table.add_row(rule, f"{lam:.6f}", f"{1 - lam:.3e}", f"{halving:.1f}")
     return table
+
+
+LONGEST = 30
+"""Rows of a table of coefficients; the file has them all."""
+
+
+def fit_tables(fit: Fit) -> list[Table]:
+    """The coefficients that are not zero, and what they cost."""
+    table = Table(title="Coefficients" + (f" of ln odds of {fit.classes[1]!r}" if fit.classes else ""), title_justify="left")
+    table.add_column("feature")
+    table.add_column("coefficient", justify="right")
+    if fit.standardised is not None:
+        table.add_column("standardised", justify="right")
+    found = [k for k, value in enumerate(fit.coefficients) if value != 0]
+    size = fit.standardised or fit.coefficients
+    found = sorted(found, key=lambda k: -abs(size[k]))
+    for k in found[:LONGEST]:
+        extra = [f"{fit.standardised[k]:.6g}"] if fit.standardised is not None else []
+        table.add_row(escape(fit.columns[k]), f"{fit.coefficients[k]:.6g}", *extra)
+    table.add_row("(intercept)", f"{fit.intercept:.6g}", *([""] if fit.standardised is not None else []))
+    table.caption = f"{len(found)} of {len(fit.columns)} features are used" + (
+        f"; the {LONGEST} largest are shown" if len(found) > LONGEST else ""
+    )
+    facts = Table(show_header=False)
+    for name, value in (
+        ("samples at all sites", f"{fit.samples:,}"),
+        ("objective", f"{fit.objective:.10g}"),
+        ("above the minimum by at most", f"{fit.gap:.1e}" if math.isfinite(fit.gap) else "no bound without a penalty"),
+        ("optimality residual", f"{fit.residual:.1e}"),
+        ("consensus error", f"{fit.consensus:.1e}"),
+        ("iterations", f"{fit.iterations:,}"),
+        ("rounds", f"{fit.rounds:,}"),
+        ("bytes sent by all sites", _bytes(fit.bytes)),
+        ("seconds", f"{fit.seconds:.1f}"),
+    ):
+        facts.add_row(name, value)
+    return [table, facts]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput, unknown
 from milodo.learned import LEARNED
+from milodo.network import codec
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
 from milodo.topology import WEIGHTS, Topology, topology
 
@@ -70,10 +71,15 @@ class NetworkTable(Table):
 
     topology: str
     weights: str = "metropolis"
+    outage: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability with which each link is down in each round."""
+    messages: str = "full"
+    """How iterates travel: 'full', 'float32', 'float16', 'bfloat16', or the largest coordinates only, 'top-10%'."""
 
     def build(self) -> Topology:
         if self.weights not in WEIGHTS:
             raise unknown("weights", self.weights, WEIGHTS)
+        codec(self.messages)
         return topology(self.topology)
 
 

@@ -137,7 +137,7 @@ class MiLoDo(PerNode):
         self.check(problem, net)
         nothing = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1], dtype=self.dtype)
         hidden = self.first_hidden(x0, net, x0.shape[-1])
-        return State(x0, torch.zeros_like(x0), *hidden, torch.zeros_like(x0), nothing, nothing, 0)
+        return State(x0, torch.zeros_like(x0), *hidden, p=torch.zeros_like(x0), p1=nothing, p2=nothing, k=0)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         x, y, h_m, c_m, h_s, c_s, h_u, c_u, p, p1, p2, k = state

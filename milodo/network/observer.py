@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import networkx as nx
+import torch
 from torch import Tensor
+
+from milodo.network.distributed import Peers
 
 
 class Observer(Protocol):
@@ -14,9 +18,51 @@ class Observer(Protocol):
         """Mean over all nodes of the network, which lie along `dim`; that axis disappears."""
         ...
 
+    def total(self, x: Tensor) -> Tensor:
+        """Sum over all processes."""
+        ...
+
 
 class StackedObserver:
     """All nodes are in this process."""
 
     def mean(self, x: Tensor, dim: int) -> Tensor:
         return x.mean(dim)
+
+    def total(self, x: Tensor) -> Tensor:
+        return x
+
+
+class TreeObserver:
+    """Nodes are in many processes: sums go up a spanning tree of neighbours to process 0, and the result comes down again.
+
+    Collective operations of torch.distributed would open connections between processes that hold no neighbours. All processes
+    get the very same numbers, so they stop at the same iteration. What moves here is not the method's traffic.
+    """
+
+    def __init__(self, peers: Peers, n: int) -> None:
+        self.peers, self.n = peers, n
+        tree = nx.bfs_tree(peers.graph, 0)
+        self.children = sorted(tree.successors(peers.rank))
+        self.parent = next(iter(tree.predecessors(peers.rank)), None)
+
+    @torch.no_grad()
+    def mean(self, x: Tensor, dim: int) -> Tensor:
+        return self.total(x.sum(dim)) / self.n
+
+    @torch.no_grad()
+    def total(self, x: Tensor) -> Tensor:
+        peers, total = self.peers, x.detach().clone().contiguous()
+        parts = [(rank, torch.empty_like(total)) for rank in self.children]
+        peers.wait(peers.exchange([], parts))
+        for _, part in parts:
+            total += part
+        if self.parent is not None:
+            peers.wait(peers.exchange([(self.parent, total)], []))
+            peers.wait(peers.exchange([], [(self.parent, total)]))
+        peers.wait(peers.exchange([(rank, total) for rank in self.children], []))
+        return total
+
+    def barrier(self) -> None:
+        """Returns when every process has come here."""
+        self.total(torch.zeros(1))

@@ -1,4 +1,4 @@
-"""Problems whose f_i see x only through A_i x: f_i(x) = (1/N) Σ_j ℓ(a_ijᵀ x, b_ij)."""
+"""Problems whose f_i see x only through A_i x: f_i(x) = (1/N) Σ_j s_ij ℓ(a_ijᵀ x, b_ij)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from milodo.types import NodeScalar, NodeTensor
 
 
 class LinearModel(Problem):
-    """Data A [*batch, n, N, d] and b [*batch, n, N]; a subclass says what ℓ is."""
+    """Data A [*batch, n, N, d] and b [*batch, n, N]; a subclass says what ℓ is.
+
+    `weights` s [*batch, n, N] are 1 unless given. A sample of weight 0 counts for nothing: nodes with fewer samples than others
+    are filled up with such (milodo.problems.pooled).
+    """
 
     curvature: float
     """An upper bound of ℓ''."""
 
-    def __init__(self, A: Tensor, b: Tensor, reg: Regularizer) -> None:
+    def __init__(self, A: Tensor, b: Tensor, reg: Regularizer, weights: Tensor | None = None) -> None:
         A, b = torch.as_tensor(A), torch.as_tensor(b)  # numpy arrays are welcome
         if A.ndim < 3 or A.shape[:-1] != b.shape:
             raise InvalidInput(f"A {tuple(A.shape)} and b {tuple(b.shape)} do not fit: expected [*, n, N, d] and [*, n, N].")
@@ -32,7 +36,13 @@ class LinearModel(Problem):
             raise InvalidInput(f"A is in {A.dtype} and b in {b.dtype}. Give both in the same floating-point dtype.")
         check_finite("A", A)
         check_finite("b", b)
-        self.A, self.b, self.reg = A, b, reg
+        if weights is not None:
+            if weights.shape != b.shape or weights.dtype != b.dtype:
+                raise InvalidInput(f"weights {tuple(weights.shape)} do not fit b {tuple(b.shape)}: expected one for each sample.")
+            check_finite("weights", weights)
+            if bool((weights < 0).any()):
+                raise InvalidInput("weights of samples must not be negative.")
+        self.A, self.b, self.reg, self.weights = A, b, reg, weights
         self.batch = tuple(A.shape[:-3])
         self.n, self.samples, self.d = A.shape[-3:]
         self.dtype, self.device = A.dtype, A.device
@@ -57,22 +67,28 @@ class LinearModel(Problem):
         """A_i x_i [*batch, n, N]."""
         return apply(self.A, x)
 
+    def weigh(self, v: Tensor) -> Tensor:
+        """s_ij v_ij."""
+        return v if self.weights is None else self.weights * v
+
     def value(self, x: NodeTensor) -> NodeScalar:
-        return self.loss(self.predict(x)).mean(-1)
+        return self.weigh(self.loss(self.predict(x))).mean(-1)
 
     def grad(self, x: NodeTensor) -> NodeTensor:
-        return apply(self.A.mT, self.loss_slope(self.predict(x)) / self.samples)
+        return apply(self.A.mT, self.weigh(self.loss_slope(self.predict(x))) / self.samples)
 
     def lipschitz(self) -> NodeScalar:
         return self._lipschitz
 
     @cached_property
     def _lipschitz(self) -> NodeScalar:
-        return self.curvature * squared_norm(self.A) / self.samples
+        A = self.A if self.weights is None else self.weights.sqrt().unsqueeze(-1) * self.A
+        return self.curvature * squared_norm(A) / self.samples
 
     def at(self, nodes: Sequence[int]) -> Self:
         rows = torch.as_tensor(nodes, device=self.device)
-        return type(self)(self.A.index_select(-3, rows), self.b.index_select(-2, rows), self.reg)
+        weights = None if self.weights is None else self.weights.index_select(-2, rows)
+        return type(self)(self.A.index_select(-3, rows), self.b.index_select(-2, rows), self.reg, weights)
 
 
 def apply(A: Tensor, x: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ class LogisticRegression(LinearModel):
 
     curvature = 0.25
 
-    def __init__(self, A: Tensor, b: Tensor, reg: Regularizer) -> None:
-        super().__init__(A, b, reg)
+    def __init__(self, A: Tensor, b: Tensor, reg: Regularizer, weights: Tensor | None = None) -> None:
+        super().__init__(A, b, reg, weights)
         wrong = b[(b != 0) & (b != 1)]
         if len(wrong):
             raise InvalidInput(f"labels must be 0 or 1, but {wrong[0].item():g} occurs. Map the two classes to 0 and 1.")

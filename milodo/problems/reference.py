@@ -98,7 +98,8 @@ def optimum(
 
 def _pooled(problem: LinearModel) -> LinearModel:
     """The same objective with all data at one node: (1/n) Σ (1/N) Σ is the mean over all samples. A view, not a copy."""
-    return type(problem)(problem.A.flatten(-3, -2).unsqueeze(-3), problem.b.flatten(-2).unsqueeze(-2), problem.reg)
+    weights = None if problem.weights is None else problem.weights.flatten(-2).unsqueeze(-2)
+    return type(problem)(problem.A.flatten(-3, -2).unsqueeze(-3), problem.b.flatten(-2).unsqueeze(-2), problem.reg, weights)
 
 
 def _accelerated(problem: Problem, x: Point, L: Tensor, steps: int) -> Point:
@@ -134,7 +135,7 @@ def _slope_and_gradient(problem: LinearModel, x: Point) -> tuple[Tensor, Tensor,
         low[k, i, rows] = u - high[k, i, rows]
     u = torch.from_numpy(high).reshape(problem.b.shape)
     slope = problem.loss_slope(u) + problem.loss_curvature(u) * torch.from_numpy(low).reshape(u.shape)
-    flat = slope.numpy().reshape(A.shape[:-1])
+    flat = problem.weigh(slope).numpy().reshape(A.shape[:-1])
     total = np.zeros((A.shape[0], problem.d), dtype=np.longdouble)
     for k, i, rows in _blocks(A.shape):
         total[k] += flat[k, i, rows].astype(np.longdouble) @ A[k, i, rows].astype(np.longdouble)
@@ -184,7 +185,7 @@ def _hessian_blocks(problem: Problem, index: tuple[int, ...], x: Tensor, free: T
     if isinstance(problem, LinearModel):
         A = problem.A[index].flatten(0, 1)  # [n N, d]
         u = problem.predict(problem.everywhere(x.expand(*problem.batch, -1)))
-        weight = (problem.loss_curvature(u)[index].flatten() / A.shape[0]).unsqueeze(-1)
+        weight = (problem.weigh(problem.loss_curvature(u))[index].flatten() / A.shape[0]).unsqueeze(-1)
         A_free = A[:, free]
         return A_free.mT @ (weight * A_free), A_free.mT @ (weight.squeeze(-1) * (A @ fixed))
 
@@ -223,7 +224,7 @@ def _duality_gap(problem: LinearModel, x: Point, u: Tensor, slope: Tensor, gradi
 
     (1/M) Σ_j ℓ(u_j) + ℓ*(v_j) - u_j v_j   +   Σ_l ρ(x_l) + ρ*(-s g_l) + s g_l x_l,     v = s ℓ'(u)
     """
-    smooth = problem.fenchel_gap(u, s[..., None, None] * slope).mean((-1, -2))
+    smooth = problem.weigh(problem.fenchel_gap(u, s[..., None, None] * slope)).mean((-1, -2))
     v = -s.unsqueeze(-1) * gradient
     rho = problem.reg.value(x.unsqueeze(-1))  # ρ(x_l) [*batch, d]
     rest = (rho + problem.reg.conjugate(v) - v * x).clamp(min=0).sum(-1)

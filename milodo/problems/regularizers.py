@@ -241,6 +241,45 @@ class NonNegative(Regularizer):
         return torch.full_like(x, self.lam)
 
 
+@dataclass(frozen=True)
+class Sparing(Regularizer):
+    """r of all coordinates but the last, which is free: an intercept is not penalised."""
+
+    reg: Regularizer
+
+    def __post_init__(self) -> None:
+        if self.reg.curvature:
+            raise InvalidInput(f"{self.reg} bends, and an intercept that is spared would bend with it. Use l1 or zero.")
+
+    def _last(self, rest: Tensor, last: Tensor) -> Tensor:
+        return torch.cat((rest, last), dim=-1)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.reg.value(x[..., :-1])
+
+    def prox(self, v: Tensor, step: Step) -> Tensor:
+        own = step[..., :-1] if isinstance(step, Tensor) and step.ndim and step.shape[-1] > 1 else step
+        return self._last(self.reg.prox(v[..., :-1], own), v[..., -1:])
+
+    def distance(self, x: Tensor, v: Tensor) -> Tensor:
+        return self._last(self.reg.distance(x[..., :-1], v[..., :-1]), v[..., -1:].abs())
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return self._last(self.reg.conjugate(v[..., :-1]), torch.zeros_like(v[..., -1:]))
+
+    def shrink(self, v: Tensor) -> Tensor | None:
+        return None
+
+    def free(self, x: Tensor) -> Tensor:
+        return self._last(self.reg.free(x[..., :-1]), torch.ones_like(x[..., -1:], dtype=torch.bool))
+
+    def slope(self, x: Tensor) -> Tensor:
+        return self._last(self.reg.slope(x[..., :-1]), torch.zeros_like(x[..., -1:]))
+
+    def inside(self, x: Tensor) -> Tensor:
+        return self._last(self.reg.inside(x[..., :-1]), x[..., -1:])
+
+
 REGULARIZERS: dict[str, type[Regularizer]] = {
     "zero": Zero,
     "l1": L1,

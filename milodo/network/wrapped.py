@@ -1,0 +1,31 @@
+"""A network that carries its messages by another one, simulated or real, and does something to them on the way."""
+
+from __future__ import annotations
+
+from milodo.network.base import Network
+from milodo.types import EdgeTensor, NodeTensor
+
+
+class WrappedNetwork(Network):
+    """Same nodes, edges, weights and traffic as the inner network."""
+
+    def __init__(self, inner: Network) -> None:
+        self.inner = inner
+        self.topology, self.nodes, self.arcs = inner.topology, inner.nodes, inner.arcs
+        self.w64, self.w, self.contraction = inner.w64, inner.w, inner.contraction
+        self._source, self._degree = inner._source, inner._degree
+        self.traffic = inner.traffic
+
+    @property
+    def iteration(self) -> int:
+        return self.inner.iteration
+
+    @iteration.setter
+    def iteration(self, k: int) -> None:
+        self.inner.iteration = k
+
+    def _permute(self, e: EdgeTensor) -> EdgeTensor:
+        return self.inner._permute(e)
+
+    def _fetch(self, x: NodeTensor) -> EdgeTensor:
+        return self.inner._fetch(x)

@@ -1,0 +1,180 @@
+"""One site's own data: a table in a CSV, Parquet or NPZ file, checked before anything is computed."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from milodo.errors import InvalidInput
+
+DELIMITERS = ",;\t"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Features [N, d] with the names of their columns, and the target as it was written [N]."""
+
+    path: Path
+    columns: tuple[str, ...]
+    features: np.ndarray
+    target: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
+    """The table in a file: every column but the target and the ignored ones is a feature, and must be numeric and complete."""
+    if not path.is_file():
+        raise InvalidInput(f"no file {str(path)!r}. Give the path of a CSV, Parquet or NPZ file.")
+    readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
+    if path.suffix.lower() not in readers:
+        raise InvalidInput(f"{path}: cannot read {path.suffix or 'a file without an ending'}. Known: {', '.join(readers)}.")
+    if path.stat().st_size == 0:
+        raise InvalidInput(f"{path}: the file is empty.")
+    columns = readers[path.suffix.lower()](path, target)
+    if target not in columns:
+        raise InvalidInput(f"{path}: no column {target!r} to predict. Its columns: {_some(columns)}. Choose one with --target.")
+    for name in ignore:
+        if name not in columns:
+            raise InvalidInput(f"{path}: no column {name!r} to ignore. Its columns: {_some(columns)}.")
+    names = tuple(name for name in columns if name != target and name not in ignore)
+    if not names:
+        raise InvalidInput(f"{path}: no column but the target {target!r}, so there is nothing to predict it from.")
+    if len(columns[target]) == 0:
+        raise InvalidInput(f"{path}: the file has columns but no rows.")
+    features = np.stack([_numbers(path, name, columns[name]) for name in names], axis=1)
+    return Site(path, names, features, columns[target])
+
+
+def numeric_target(site: Site, name: str) -> np.ndarray:
+    """For the squared loss."""
+    return _numbers(site.path, name, site.target, "The squared loss needs numbers; for classes use --loss logistic.")
+
+
+def classes_here(site: Site, name: str) -> list[str]:
+    """The different values of the target at one site, as text."""
+    values = sorted({_label(value) for value in site.target.tolist()})
+    if "" in values or "nan" in values:
+        raise InvalidInput(f"{site.path}: column {name!r} has missing values. Remove those rows first.")
+    return values
+
+
+def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, str]:
+    """The two classes of all sites together, in sorted order (numbers by value): the second is what is predicted."""
+    found = {label for labels in everywhere for label in labels}
+    if len(found) != 2:
+        few = ", ".join(sorted(found)[:5])
+        raise InvalidInput(
+            f"column {name!r} has {len(found)} different values over all sites ({few}{', ...' if len(found) > 5 else ''}), but "
+            "--loss logistic needs two classes. Use --loss squared for numbers."
+        )
+    try:
+        first, second = sorted(found, key=float)
+    except ValueError:
+        first, second = sorted(found)
+    return first, second
+
+
+def indicator(site: Site, classes: tuple[str, str]) -> np.ndarray:
+    """1 where the target is the second class."""
+    return np.array([float(_label(value) == classes[1]) for value in site.target.tolist()])
+
+
+def _label(value: object) -> str:
+    """1, 1.0 and '1' are one class."""
+    if isinstance(value, bool):
+        return str(int(value))
+    try:
+        number = float(str(value))
+        return str(int(number)) if number.is_integer() else str(number)
+    except (ValueError, OverflowError):
+        return str(value).strip()
+
+
+def _some(columns: dict[str, np.ndarray]) -> str:
+    names = list(columns)
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+def _numbers(
+    path: Path, name: str, values: np.ndarray, advice: str = "Remove it with --ignore, or encode it first."
+) -> np.ndarray:
+    try:
+        numbers = values.astype(np.float64)
+    except (ValueError, TypeError):
+        row, value = next((k, v) for k, v in enumerate(values.tolist()) if not _is_number(v))
+        missing = str(value).strip() == ""
+        said = "is missing" if missing else f"is {value!r}, not a number"
+        advice = "Fill it in, or remove the row." if missing else advice
+        raise InvalidInput(f"{path}: column {name!r}, row {row + 1} {said}. {advice}") from None
+    if not np.isfinite(numbers).all():
+        row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        raise InvalidInput(f"{path}: column {name!r}, row {row + 1} is {numbers[row]}. Fill it in, or remove the row.")
+    return numbers
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+        return True
+    except ValueError:
+        return False
+
+
+def _read_csv(path: Path, target: str) -> dict[str, np.ndarray]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            first = file.readline()
+            delimiter = max(DELIMITERS, key=first.count)
+            file.seek(0)
+            header, *rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"{path}: not a CSV file in UTF-8 ({error}).") from error
+    except ValueError as error:
+        raise InvalidInput(f"{path}: the file holds nothing but blank lines.") from error
+    header = [name.strip() for name in header]
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise InvalidInput(f"{path}: two columns are called {twice!r}. Rename one.")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise InvalidInput(f"{path}: row {number} has {len(row)} values, but there are {len(header)} columns.")
+    table = np.array(rows, dtype=object).reshape(len(rows), len(header))
+    return {name: table[:, k] for k, name in enumerate(header)}
+
+
+def _read_parquet(path: Path, target: str) -> dict[str, np.ndarray]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise InvalidInput(f"{path}: Parquet files need pyarrow. Install it: pip install 'milodo[parquet]'.") from error
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInput(f"{path}: not a Parquet file ({str(error).splitlines()[0]}).") from error
+    return {name: np.array(table.column(name).to_pylist(), dtype=object) for name in table.column_names}
+
+
+def _read_npz(path: Path, target: str) -> dict[str, np.ndarray]:
+    """Arrays X [N, d] and the target (y, or what --target says) [N]; `columns` may name the features."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise InvalidInput(f"{path}: not an NPZ file of plain arrays ({error}).") from error
+    if "X" not in arrays or arrays["X"].ndim != 2:
+        raise InvalidInput(f"{path}: an NPZ file needs a two-dimensional array X; it has {', '.join(arrays) or 'nothing'}.")
+    X = arrays["X"]
+    if target in arrays and arrays[target].shape != (len(X),):
+        raise InvalidInput(f"{path}: {target} has shape {arrays[target].shape}, but X has {len(X)} rows.")
+    names = [str(name) for name in arrays.get("columns", np.array([f"x{k}" for k in range(X.shape[1])]))]
+    if len(names) != X.shape[1] or len(set(names)) != len(names):
+        raise InvalidInput(f"{path}: `columns` must name each of the {X.shape[1]} columns of X once.")
+    return {**{name: X[:, k] for k, name in enumerate(names)}, **({target: arrays[target]} if target in arrays else {})}

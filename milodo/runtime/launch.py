@@ -1,0 +1,107 @@
+"""Starting one process a node on this machine, watching them, and leaving none behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from milodo.runtime.group import GRACE, LAUNCHED
+
+PATIENCE = 10.0
+"""Seconds the others have to end by themselves after one has failed, beyond the timeout for messages."""
+
+
+def launch(arguments: Sequence[str], processes: int, *, timeout: float, threads: int | None = None) -> tuple[int, str | None]:
+    """Runs `milodo ARGUMENTS` in this many processes, each told its rank; returns the exit code and who was killed, if any.
+
+    The meeting point lives here, so it outlives any of them.
+    """
+    store = TCPStore("127.0.0.1", 0, None, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(processes),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": str(threads or max(1, cores // processes)),
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # what matters is said in our words
+        LAUNCHED: str(os.getpid()),
+    }
+    command = [sys.executable, "-m", "milodo", *arguments]
+    children = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(processes)]
+    try:
+        return _watch(children, timeout)
+    except KeyboardInterrupt:
+        _end(children, GRACE + 2)
+        return 130, None
+    finally:
+        _end(children, 0)
+
+
+def _watch(children: list[subprocess.Popen[bytes]], timeout: float) -> tuple[int, str | None]:
+    """Waits for all; once one has failed the others have a while to say so themselves, and are then ended."""
+    deadline, killed = None, None
+    while any(child.poll() is None for child in children):
+        failed = [rank for rank, child in enumerate(children) if child.poll() not in (None, 0)]
+        if failed and deadline is None:
+            deadline = time.monotonic() + timeout + PATIENCE
+            code = children[failed[0]].returncode
+            if code < 0:
+                killed = f"rank {failed[0]} was killed ({signal.Signals(-code).name})"
+        stragglers = [child for child in children if child.poll() is None]
+        if deadline and (time.monotonic() > deadline or _all_blame_them(children, stragglers)):
+            break
+        time.sleep(0.02)
+    hung = [rank for rank, child in enumerate(children) if child.poll() is None]
+    if hung and killed is None:
+        killed = f"rank {hung[0]} did not end by itself and was killed"
+    _end(children, 0)
+    codes = [child.returncode for child in children]
+    failures = [code for code in codes if code > 0]
+    return (failures[0] if failures else 1 if any(codes) else 0), killed
+
+
+def _all_blame_them(children: list[subprocess.Popen[bytes]], stragglers: list[subprocess.Popen[bytes]]) -> bool:
+    """All but stopped processes (state T) have ended: those will never end by themselves."""
+    return bool(stragglers) and len(stragglers) < len(children) and all(_is_stopped(child.pid) for child in stragglers)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
+            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def _end(children: list[subprocess.Popen[bytes]], patience: float) -> None:
+    until = time.monotonic() + patience
+    while time.monotonic() < until and any(child.poll() is None for child in children):
+        time.sleep(0.02)
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+    for child in children:
+        child.wait()
+
+
+def die_with_parent() -> None:
+    """Ends this process when the one that launched it does, however that ends. Linux only; elsewhere messages time out."""
+    parent = os.environ.get(LAUNCHED)
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    PR_SET_PDEATHSIG = 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if str(os.getppid()) != parent:  # it ended before we asked
+        sys.exit(1)

@@ -1,0 +1,258 @@
+"""One model from data at several sites: what a site does, in one process with the others or in one of its own."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from milodo.algorithms import METHODS, Algorithm
+from milodo.algorithms.base import StepSize
+from milodo.errors import InvalidInput, unknown
+from milodo.files import atomic, make_writable, write_json
+from milodo.learned.checkpoint import load_optimizer
+from milodo.network import DistributedNetwork, Network, Observer, StackedNetwork, StackedObserver, TreeObserver
+from milodo.network.consensus import maximum
+from milodo.problems.linear import LinearModel
+from milodo.problems.pooled import LOSSES, Scaling, duality_gap, pooled_problem, scaling
+from milodo.problems.sites import Site, classes_here, indicator, numeric_target, two_classes
+from milodo.provenance import provenance
+from milodo.runtime.group import Group
+from milodo.runtime.snapshots import Snapshots, common
+from milodo.solve import Stop, mean_point, residual, solve
+from milodo.topology import Topology, topology
+
+DEFAULT = "prox-ed"
+FORMAT = 1
+WHY = "Prox-ED with step size 1/L, L the largest curvature of any site: nothing to tune, and it finds the optimum of all data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What to fit, and how; the same at every site."""
+
+    target: str
+    loss: str = "squared"
+    l1: float = 0.0
+    graph: str = "ring"
+    weights: str = "metropolis"
+    intercept: bool = True
+    standardise: bool = False
+    method: str | None = None
+    parameters: dict[str, float] = field(default_factory=dict)
+    optimizer: str | None = None
+    """Weights of a learned method."""
+    tolerance: float = 1e-9
+    iterations: int = 200_000
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise unknown("loss", self.loss, LOSSES)
+        if not (math.isfinite(self.l1) and self.l1 >= 0):
+            raise InvalidInput(f"--l1 is {self.l1}, but a penalty must be a finite number >= 0.")
+        if self.optimizer is not None and self.method is not None:
+            raise InvalidInput("--method names a handcrafted method and --optimizer a learned one. Choose one of them.")
+        if self.method is not None and self.method not in METHODS:
+            raise unknown("method", self.method, METHODS)
+
+    def topology(self, sites: int) -> Topology:
+        """The graph: a full name such as grid(2x3), or a family's name for as many nodes as there are sites."""
+        graph = topology(self.graph if "(" in self.graph or Path(self.graph).suffix else f"{self.graph}({sites})")
+        if graph.n != sites:
+            raise InvalidInput(
+                f"{graph} has {graph.n} nodes, but there are {sites} sites. Give a graph of {sites}, e.g. ring({sites})."
+            )
+        return graph
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What came out, the same at every site up to the consensus error."""
+
+    columns: tuple[str, ...]
+    coefficients: list[float]
+    """In the units of the data."""
+    intercept: float
+    standardised: list[float] | None
+    """Coefficients of the standardised features, where those were asked for."""
+    classes: tuple[str, str] | None
+    samples: int
+    method: str
+    why: str
+    parameters: dict[str, float]
+    objective: float
+    gap: float
+    """The objective exceeds its minimum by no more than this (duality); NaN without a penalty."""
+    residual: float
+    consensus: float
+    iterations: int
+    status: str
+    rounds: int
+    bytes: int
+    seconds: float
+
+
+def fit_here(sites: Sequence[Site], task: Task, progress: Callable[[int, float], None] | None = None) -> Fit:
+    """All sites in this process: a simulation that moves no bytes, and counts those it would move."""
+    for site in sites[1:]:
+        _same_columns(sites[0].path.name, sites[0].columns, site.path.name, site.columns)
+    graph = task.topology(len(sites))
+    classes = None
+    if task.loss == "logistic":
+        classes = two_classes([classes_here(site, task.target) for site in sites], task.target)
+    net = StackedNetwork(graph, task.weights)
+    return _fit(sites, classes, task, net, StackedObserver(), None, progress)
+
+
+def fit_with_others(
+    site: Site,
+    task: Task,
+    group: Group,
+    progress: Callable[[int, float], None] | None = None,
+    *,
+    snapshots: Path | None = None,
+    snapshot_every: int | None = None,
+    resume: bool = False,
+) -> Fit:
+    """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point."""
+    graph = task.topology(group.world)
+    classes = classes_here(site, task.target) if task.loss == "logistic" else None
+    if task.loss == "squared":
+        numeric_target(site, task.target)  # refused here, before anybody waits for this site
+    kept: list[int] = []
+    run = hashlib.sha256(f"{asdict(task)} {graph.fingerprint} {site.columns}".encode()).hexdigest()
+    keeper = None
+    net = DistributedNetwork(graph, task.weights, processes=[(node,) for node in range(graph.n)], timeout=group.timeout)
+    if snapshots is not None and snapshot_every:
+        keeper = Snapshots(snapshots, group.rank, net, snapshot_every, run)
+        kept = keeper.available() if resume else keeper.forget() or []
+    facts = {
+        "same": {"graph": graph.fingerprint, "task": repr(asdict(task))},
+        "columns": list(site.columns),
+        "classes": classes,
+        "file": site.path.name,
+        "snapshots": kept,
+    }
+    everybody = group.agree(facts, lambda rank: f"node {rank} (rank {rank})")
+    for rank, other in enumerate(everybody):
+        _same_columns(
+            f"node 0's {everybody[0]['file']}", everybody[0]["columns"], f"node {rank}'s {other['file']}", other["columns"]
+        )
+    pair = two_classes([other["classes"] for other in everybody], task.target) if task.loss == "logistic" else None
+    if keeper is not None and resume:
+        keeper.chosen = common([other["snapshots"] for other in everybody])
+    observer = TreeObserver(net.peers, graph.n)
+    found = _fit([site], pair, task, net, observer, keeper, progress)
+    observer.barrier()
+    if keeper is not None:
+        keeper.forget()
+    return found
+
+
+def _same_columns(first: str, ours: Sequence[str], other: str, theirs: Sequence[str]) -> None:
+    if list(ours) == list(theirs):
+        return
+    missing = [name for name in ours if name not in theirs]
+    extra = [name for name in theirs if name not in ours]
+    if missing:
+        said = f"{other} has no column {missing[0]!r}, which {first} has"
+    elif extra:
+        said = f"{other} has a column {extra[0]!r}, which {first} has not"
+    else:
+        said = f"{other} has the columns of {first} in another order"
+    raise InvalidInput(f"{said}. All sites need the same columns in the same order (see --ignore).")
+
+
+def _fit(
+    sites: Sequence[Site],
+    classes: tuple[str, str] | None,
+    task: Task,
+    net: Network,
+    observer: Observer,
+    keeper: Snapshots | None,
+    progress: Callable[[int, float], None] | None,
+) -> Fit:
+    start = time.perf_counter()
+    features = [torch.from_numpy(site.features) for site in sites]
+    targets = [torch.from_numpy(indicator(site, classes) if classes else numeric_target(site, task.target)) for site in sites]
+    scaled = scaling(features, net, standardise=task.standardise)
+    problem = pooled_problem(task.loss, features, targets, scaled, n=net.topology.n, l1=task.l1, intercept=task.intercept)
+    algorithm, parameters, why = _method(task, problem, net)
+    stop = Stop(steps=task.iterations, tolerance=task.tolerance, every=50)
+    result = solve(algorithm.at(net.nodes), problem, net, stop, observer=observer, keeper=keeper, progress=progress)
+    x = mean_point(result.x, observer)
+    objective, gap = duality_gap(problem, x, observer)
+    coefficients, intercept = _in_units_of_the_data(x, scaled, task.intercept)
+    sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
+    return Fit(
+        columns=sites[0].columns,
+        coefficients=coefficients,
+        intercept=intercept,
+        standardised=x[: len(coefficients)].tolist() if task.standardise else None,
+        classes=classes,
+        samples=int(scaled.samples[0, 0]),
+        method=algorithm.label,
+        why=why,
+        parameters=parameters,
+        objective=objective,
+        gap=gap,
+        residual=float(residual(problem, x, observer)),
+        consensus=float(result.consensus),
+        iterations=result.k,
+        status=result.status.name,
+        rounds=net.traffic.rounds,
+        bytes=round(float(sent)),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _method(task: Task, problem: LinearModel, net: Network) -> tuple[Algorithm, dict[str, float], str]:
+    """The method asked for, or the safe default, with step sizes from the curvature that the sites tell each other."""
+    if task.optimizer is not None:
+        optimizer, card = load_optimizer(task.optimizer)
+        return optimizer, {}, f"{card.name}, trained for {card.good_for}"
+    method = METHODS[task.method or DEFAULT]
+    parameters = dict(task.parameters)
+    for name in parameters:
+        if name not in method.space:
+            raise InvalidInput(f"--set {name}: {unknown('parameter', name, method.space)}")
+    steps = [name for name, kind in method.space.items() if isinstance(kind, StepSize) and name not in parameters]
+    if steps:
+        largest = float(maximum(net, problem.lipschitz().unsqueeze(-1)).max())
+        parameters |= dict.fromkeys(steps, 1 / largest)
+    missing = [name for name in method.space if name not in parameters]
+    if missing:
+        raise InvalidInput(
+            f"{method.label} also needs {', '.join(missing)}: give {' '.join(f'--set {name}=...' for name in missing)}, or leave "
+            "out --method for one that needs nothing."
+        )
+    why = WHY if task.method is None else f"{method.label}, as asked for"
+    return method(**parameters), parameters, why  # type: ignore[arg-type]
+
+
+def _in_units_of_the_data(x: torch.Tensor, scaled: Scaling, intercept: bool) -> tuple[list[float], float]:
+    mean, scale = scaled.mean[0], scaled.scale[0]
+    w = x[: len(scale)] / scale
+    return w.tolist(), float(x[-1] - w @ mean) if intercept else -float(w @ mean)
+
+
+def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: str) -> Path:
+    """fit.json with everything, and coefficients.csv."""
+    make_writable(folder)
+    content = {
+        key: (None if isinstance(value, float) and not math.isfinite(value) else value) for key, value in asdict(fit).items()
+    }
+    facts: dict[str, Any] = {"format": FORMAT, "runtime": runtime, "command": command, "task": asdict(task), **content}
+    write_json(folder / "fit.json", {**facts, "provenance": provenance()})
+    with atomic(folder / "coefficients.csv") as part, part.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["name", "coefficient"])
+        writer.writerows(zip((*fit.columns, "(intercept)"), (*fit.coefficients, fit.intercept), strict=True))
+    return folder / "fit.json"

@@ -1,0 +1,124 @@
+"""States on disk: one file a process and iteration, whole or absent, the same iterations in every process."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from milodo.errors import InvalidInput
+from milodo.files import atomic
+from milodo.network import Network
+
+FORMAT = 1
+
+
+class Snapshots:
+    """A Keeper in a folder: rank 2 after 300 iterations is rank2-300.safetensors.
+
+    Processes run ahead of each other by no more iterations than the graph is wide, so a few kept ones are enough for all to have
+    one in common; `chosen` says which, once they have agreed.
+    """
+
+    def __init__(self, folder: Path, rank: int, net: Network, every: int, run: str) -> None:
+        """`run` names what is computed; a snapshot of anything else is refused."""
+        self.folder, self.rank, self.net, self.every, self.run = folder, rank, net, every, run
+        self.kept = 2 + net.topology.diameter // every
+        self.chosen: int | None = None
+        self.notes: Callable[[], dict[str, Any]] = dict
+        """What else to keep, asked for at every snapshot."""
+        self.found: dict[str, Any] = {}
+        """What was kept beside the state that `last` returned."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def available(self) -> list[int]:
+        """Iterations of which this process has a snapshot."""
+        return sorted(int(match[1]) for path in self.folder.iterdir() if (match := self._pattern.fullmatch(path.name)))
+
+    @property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(rf"rank{self.rank}-(\d+)\.safetensors")
+
+    def path(self, k: int) -> Path:
+        return self.folder / f"rank{self.rank}-{k}.safetensors"
+
+    def forget(self) -> None:
+        """Removes what this process has kept."""
+        for k in self.available():
+            self.path(k).unlink(missing_ok=True)
+
+    def keep(self, k: int, state: Any) -> None:
+        if k == 0 or k % self.every:
+            return
+        tensors = {n: v.detach().cpu().contiguous().clone() for n, v in state._asdict().items() if isinstance(v, torch.Tensor)}
+        others = {n: v for n, v in state._asdict().items() if not isinstance(v, torch.Tensor)}
+        facts = {
+            "format": FORMAT,
+            "run": self.run,
+            "k": k,
+            "others": others,
+            "traffic": vars(self.net.traffic),
+            "notes": self.notes(),
+        }
+        with atomic(self.path(k)) as part:
+            save_file(tensors, part, metadata={"milodo": json.dumps(facts)})
+        for old in self.available()[: -self.kept]:
+            self.path(old).unlink(missing_ok=True)
+
+    def last(self, first: Any) -> tuple[int, Any] | None:
+        if self.chosen is None:
+            return None
+        path = self.path(self.chosen)
+        try:
+            with safe_open(path, framework="pt") as file:
+                facts = json.loads((file.metadata() or {}).get("milodo", "null"))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+        except (OSError, SafetensorError, ValueError) as error:
+            raise InvalidInput(f"{path}: not a snapshot ({error}). Start again without --resume.") from error
+        if (
+            not isinstance(facts, dict)
+            or facts.get("format") != FORMAT
+            or facts.get("run") != self.run
+            or facts.get("k") != self.chosen
+        ):
+            raise InvalidInput(f"{path}: a snapshot of another run. Start again without --resume, or with another --out.")
+        parts = {}
+        for name, value in first._asdict().items():
+            if not isinstance(value, torch.Tensor):
+                parts[name] = type(value)(facts["others"][name])
+                continue
+            kept = tensors.get(name)
+            if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
+                raise InvalidInput(f"{path}: {name} does not fit this run. Start again without --resume, or with another --out.")
+            parts[name] = kept.to(value.device)
+        for name, value in facts["traffic"].items():
+            setattr(self.net.traffic, name, int(value))
+        self.found = facts["notes"]
+        return self.chosen, type(first)(**parts)
+
+
+def common(available: list[list[int]]) -> int | None:
+    """The latest iteration of which every process has a snapshot."""
+    shared = set(available[0]).intersection(*available[1:])
+    return max(shared, default=None)
+
+
+def latest(folder: Path) -> tuple[Path, int] | None:
+    """The newest folder of snapshots below this one, and the latest iteration that all processes seen there have."""
+    newest: tuple[float, Path, int] | None = None
+    for place in [folder, *(path for path in folder.glob("*") if path.is_dir())] if folder.is_dir() else []:
+        kept: dict[str, list[int]] = {}
+        for path in place.glob("rank*-*.safetensors"):
+            rank, _, k = path.stem.partition("-")
+            if k.isdigit():
+                kept.setdefault(rank, []).append(int(k))
+        k = common(list(kept.values())) if kept else None
+        if k is not None and (newest is None or place.stat().st_mtime > newest[0]):
+            newest = (place.stat().st_mtime, place, k)
+    return None if newest is None else newest[1:]

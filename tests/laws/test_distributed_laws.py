@@ -1,0 +1,39 @@
+"""Two runtimes, one method: real processes follow the simulation, and send exactly what it counts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from trajectories import GRAPHS
+
+from milodo.algorithms import METHODS
+from milodo.learned import LEARNED
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from real import together
+
+AGREE = 1e-10
+CASES = [f"{graph} {name} perfect" for graph in GRAPHS for name in (*METHODS, *LEARNED)]
+CASES += [f"{graph} {name} {kind}" for graph in GRAPHS[:1] for name in ("prox-ed", "milodo") for kind in ("lossy", "short")]
+
+
+@pytest.fixture(scope="module", params=[4, 3], ids=["a process a node", "several nodes on a process"])
+def found(request, tmp_path_factory):
+    out = tmp_path_factory.mktemp("real") / "found.json"
+    together([str(Path(__file__).parent / "trajectories.py"), str(out)], request.param)
+    return json.loads(out.read_text())
+
+
+def test_every_case_ran(found):
+    assert set(found) == set(CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_real_trajectories_equal_simulated_ones(found, case):
+    facts = found[case]
+    assert facts["size"] < 1e3, "a diverging trajectory compares nothing"
+    assert facts["worst"] < AGREE
+    assert facts["sent"] == facts["simulated"]

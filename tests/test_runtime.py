@@ -1,0 +1,310 @@
+"""Real processes through the command line: the same records as the simulation, and a clean end whatever breaks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real import environment, finish, free_port, start, together
+from test_sites import CANCER, hospitals, write_csv
+
+from milodo.bench.records import read_records
+
+EXPERIMENT = """
+title = "small"
+[problem]
+family = "lasso"
+n = 4
+d = 12
+N = 10
+[network]
+topology = "ring(4)"
+{network}
+[run]
+iterations = {iterations}
+instances = 2
+[[methods]]
+name = "prox-ed"
+use = "given"
+parameters = {{ gamma = 0.05 }}
+{more}
+[report]
+gaps = [1.0, 0.1]
+"""
+DAPG = '[[methods]]\nname = "dapg"\nuse = "given"\nparameters = { eta = 0.05, alpha = 0.1, K = 2 }\n'
+
+
+def experiment(folder, iterations=120, network="", more="", name="small"):
+    path = folder / f"{name}.toml"
+    path.write_text(EXPERIMENT.format(iterations=iterations, network=network, more=more))
+    return path
+
+
+def milodo(*arguments, limit=120, **more):
+    """The program in a process of its own."""
+    command = [sys.executable, "-m", "milodo", *map(str, arguments)]
+    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=limit)
+
+
+def children(pid):
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def same(real, simulated):
+    """Everything but seconds; losses to rounding."""
+    assert len(real) == len(simulated) > 0
+    for a, b in zip(real, simulated, strict=True):
+        for column in ("method", "instance", "seed", "k", "rounds", "messages", "floats", "bytes", "status"):
+            assert getattr(a, column) == getattr(b, column)
+        assert a.loss == pytest.approx(b.loss, rel=1e-12) and a.consensus == pytest.approx(b.consensus, rel=1e-6, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("processes", "network"),
+    [(4, ""), (2, 'outage = 0.2\nmessages = "float32"')],
+    ids=["a process a node", "two nodes each, lossy"],
+)
+def test_records_of_real_processes_are_those_of_the_simulation(tmp_path, processes, network):
+    path = experiment(tmp_path, network=network, more=DAPG)
+    ran = milodo("run", path, "--out", tmp_path / "real", "--processes", processes)
+    assert ran.returncode == 0, ran.stderr
+    assert milodo("bench", path, "--out", tmp_path / "simulated").returncode == 0
+    same(read_records(tmp_path / "real" / "records.csv"), read_records(tmp_path / "simulated" / "records.csv"))
+    run = json.loads((tmp_path / "real" / "run.json").read_text())
+    assert (run["runtime"], run["processes"]) == ("distributed", processes)
+    assert (tmp_path / "real" / "report.html").exists()
+    if processes == 4:  # one report of both
+        both = milodo("report", tmp_path / "simulated", tmp_path / "real", "--out", tmp_path / "both")
+        assert both.returncode == 0, both.stderr
+        methods = {record.method for record in read_records(tmp_path / "both" / "records.csv")}
+        assert methods == {"prox-ed (given)", "dapg (given)", "prox-ed (given, distributed)", "dapg (given, distributed)"}
+        assert "Prox-ED (given, distributed)" in (tmp_path / "both" / "report.html").read_text()
+
+
+def test_torchrun_starts_the_same(tmp_path):
+    path = experiment(tmp_path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", str(free_port())]
+    command += ["-m", "milodo", "run", str(path), "--out", str(tmp_path / "real")]
+    ran = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert milodo("bench", path, "--out", tmp_path / "simulated").returncode == 0
+    same(read_records(tmp_path / "real" / "records.csv"), read_records(tmp_path / "simulated" / "records.csv"))
+    assert ran.stdout.count("race Prox-ED") == 1  # progress from rank 0 only
+
+
+def launch_and_break(folder, signal_number, *, timeout):
+    """Starts a long run, waits for snapshots, then breaks node 2; returns how it ended, and after how many seconds."""
+    path = experiment(folder, iterations=4000)
+    command = [sys.executable, "-m", "milodo", "run", str(path), "--out", str(folder / "real"), "--snapshot-every", "50"]
+    process = subprocess.Popen(
+        [*command, "--timeout", str(timeout)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        until = time.monotonic() + 60
+        while len(list((folder / "real").glob("snapshots/*/rank*-100.safetensors"))) < 4:
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.02)
+        workers = children(process.pid)
+        assert len(workers) == 4
+        began = time.monotonic()
+        os.kill(workers[2], signal_number)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, error, time.monotonic() - began, workers
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
+def test_a_node_that_dies_or_hangs_stops_all_and_the_run_goes_on_from_its_snapshot(tmp_path, kind):
+    timeout = 4.0
+    code, error, seconds, workers = launch_and_break(tmp_path, kind, timeout=timeout)
+    assert code == 3, error
+    assert "node 2 (rank 2)" in error and "--resume" in error and "go on from iteration" in error
+    assert seconds < timeout + 12  # the timeout, and processes that end on a busy machine
+    assert not any(alive(pid) for pid in workers)
+    assert not [path for path in (tmp_path / "real").rglob(".*")], "half-written files"
+    path = experiment(tmp_path, iterations=4000)
+    again = milodo("run", path, "--out", tmp_path / "real", "--snapshot-every", "50", "--resume")
+    assert again.returncode == 0, again.stderr
+    if kind == signal.SIGKILL:
+        whole = milodo("run", path, "--out", tmp_path / "whole")
+        assert whole.returncode == 0
+        strip = lambda rows: [{k: v for k, v in vars(row).items() if k != "seconds"} for row in rows]  # noqa: E731
+        assert strip(read_records(tmp_path / "real" / "records.csv")) == strip(read_records(tmp_path / "whole" / "records.csv"))
+
+
+def test_no_process_outlives_its_launcher(tmp_path):
+    path = experiment(tmp_path, iterations=100000)
+    command = [sys.executable, "-m", "milodo", "run", str(path), "--out", str(tmp_path / "real")]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while len(workers := children(process.pid)) < 4:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    time.sleep(6)  # they have asked to die with it
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 20
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def clinics(folder):
+    """The breast cancer data at three sites, one node each."""
+    for k, rows in enumerate(np.split(np.arange(569), [150, 400])):
+        write_csv(folder / f"site-{k}.csv", map(str, CANCER.feature_names), CANCER.data[rows], "target", CANCER.target[rows])
+
+
+NODE = ["-m", "milodo", "node", "--target", "progression", "--l1", "1", "--standardise"]
+
+
+def test_nodes_that_read_only_their_own_file_find_what_one_process_finds(tmp_path):
+    hospitals(tmp_path)
+    out, here = tmp_path / "fit", tmp_path / "here"
+    ends = together([*NODE, "--data", str(tmp_path / "site-{rank}.csv"), "--out", str(out)], 3)
+    assert milodo("solve", "--data", tmp_path / "site-*.csv", *NODE[3:], "--out", here).returncode == 0
+    real, simulated = (json.loads((folder / "fit.json").read_text()) for folder in (out, here))
+    assert real["coefficients"] == pytest.approx(simulated["coefficients"], abs=1e-9)
+    assert (real["rounds"], real["bytes"], real["iterations"]) == (
+        simulated["rounds"],
+        simulated["bytes"],
+        simulated["iterations"],
+    )
+    assert real["runtime"] == "distributed"
+    assert "bmi" in ends[0][1] and not ends[1][1].strip()
+
+
+BREAKS = {
+    "missing column": ("sex,bmi,y\n1,2,3\n", [], "no column 'progression' to predict"),
+    "other columns": (
+        "sex,bmi,progression\n1,2,3\n",
+        [],
+        "node 1's site-1.csv has no column 'age', which node 0's site-0.csv has",
+    ),
+    "non-numeric target": ("age,sex,bmi,bp,s1,s2,s3,s4,s5,s6,progression\n1,2,3,4,5,6,7,8,9,1,much\n", [], "row 1 is 'much'"),
+    "empty file": ("", [], "the file is empty"),
+    "wrong world": (None, ["--graph", "ring(5)"], "ring(5) has 5 nodes, but there are 3 sites"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_bad_input_at_one_site_is_one_sentence_from_it_and_a_clean_stop_everywhere(tmp_path, name):
+    content, options, said = BREAKS[name]
+    hospitals(tmp_path)
+    if content is not None:
+        (tmp_path / "site-1.csv").write_text(content)
+    began = time.monotonic()
+    words = [*NODE, "--data", str(tmp_path / "site-{rank}.csv"), *options, "--out", str(tmp_path / "fit"), "--timeout", "20"]
+    ends = finish(start(words, 3))
+    errors = "\n".join(err for _, _, err in ends if err.strip())
+    assert all(code in (2, 3) for code, _, _ in ends), errors
+    assert said in errors and errors.count("milodo:") == 1 and "Traceback" not in errors
+    assert time.monotonic() - began < 60 and not (tmp_path / "fit").exists()
+
+
+def test_processes_that_disagree_are_refused_by_name(tmp_path):
+    hospitals(tmp_path)
+    words = [*NODE, "--data", str(tmp_path / "site-{rank}.csv"), "--out", str(tmp_path / "fit"), "--tolerance"]
+    port = free_port()
+    processes = []
+    for rank in range(3):
+        command = [word.replace("{rank}", str(rank)) for word in (*words, "1e-3" if rank == 2 else "1e-9")]
+        env = environment(RANK=str(rank), WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        processes.append(
+            subprocess.Popen([sys.executable, *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    ends = finish(processes)
+    errors = "\n".join(err for _, _, err in ends)
+    assert all(code in (2, 3) for code, _, _ in ends)
+    assert "node 2 (rank 2) is refused: its task is" in errors and errors.count("milodo:") == 1
+
+
+def test_a_port_in_use_and_a_rank_without_a_group_are_one_sentence(tmp_path):
+    hospitals(tmp_path)
+    node = ["node", "--data", tmp_path / "site-0.csv", "--target", "progression", "--timeout", "5", "--out", tmp_path / "fit"]
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        ended = milodo(*node, RANK="0", WORLD_SIZE="3", MASTER_PORT=port)
+        assert ended.returncode == 2 and f"port {port} is in use" in ended.stderr and "Traceback" not in ended.stderr
+    for settings, said in (
+        ({}, "one of several processes"),
+        ({"RANK": "0", "WORLD_SIZE": "3"}, "MASTER_PORT is not set"),
+        ({"RANK": "x", "WORLD_SIZE": "3"}, "RANK is 'x'"),
+        ({"RANK": "3", "WORLD_SIZE": "3", "MASTER_PORT": "1"}, "ranks go from 0 to 2"),
+    ):
+        ended = milodo(*node, **settings)
+        assert ended.returncode == 2 and said in ended.stderr and "Traceback" not in ended.stderr
+    alone = milodo(*node, RANK="0", WORLD_SIZE="3", MASTER_PORT=str(free_port()))
+    assert alone.returncode == 2 and "node 1 (rank 1) did not appear within 5 s" in alone.stderr
+
+
+def test_one_node_alone_works(tmp_path):
+    hospitals(tmp_path, cuts=())
+    together([*NODE, "--data", str(tmp_path / "site-{rank}.csv"), "--graph", "path", "--out", str(tmp_path / "fit")], 1)
+    fit = json.loads((tmp_path / "fit" / "fit.json").read_text())
+    assert fit["status"] == "CONVERGED" and fit["bytes"] == 0
+
+
+def test_too_many_processes_are_refused(tmp_path):
+    ended = milodo("run", experiment(tmp_path), "--processes", 5, "--out", tmp_path / "real")
+    assert ended.returncode == 2 and "Start between 1 and 4 processes" in ended.stderr
+
+
+def test_a_snapshot_of_another_run_is_refused(tmp_path):
+    path = experiment(tmp_path, iterations=4000)
+    code, error, _, _ = launch_and_break(tmp_path, signal.SIGKILL, timeout=4.0)
+    assert code == 3, error
+    for file in (tmp_path / "real").glob("snapshots/*/rank1-*.safetensors"):
+        file.write_bytes(file.read_bytes()[:100])
+    ended = milodo("run", path, "--out", tmp_path / "real", "--snapshot-every", "50", "--resume")
+    assert ended.returncode in (2, 3) and "not a snapshot" in ended.stderr and ended.stderr.count("milodo:") == 1
+
+
+def read_coefficients(folder):
+    return {name: float(value) for name, value in list(csv.reader((folder / "coefficients.csv").open()))[1:]}
+
+
+def test_torchrun_restarts_a_killed_node_and_the_fit_goes_on(tmp_path):
+    """--max-restarts: after a kill -9 all come back, find their snapshots, and end where an undisturbed fit ends."""
+    clinics(tmp_path)
+    options = ["--target", "target", "--loss", "logistic", "--l1", "0.05", "--standardise", "--tolerance", "1e-7"]
+    out = tmp_path / "fit"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--max-restarts", "1"]
+    command += ["--master-port", str(free_port()), "-m", "milodo", "node", "--data", str(tmp_path / "site-{rank}.csv"), *options]
+    command += ["--out", str(out), "--snapshot-every", "100", "--timeout", "20"]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        until = time.monotonic() + 60
+        while len(list(out.glob("snapshots/rank*-200.safetensors"))) < 3:
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.02)
+        os.kill(children(process.pid)[1], signal.SIGKILL)
+        shown, error = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, error
+    assert milodo("solve", "--data", tmp_path / "site-*.csv", *options, "--out", tmp_path / "here").returncode == 0
+    here, there = read_coefficients(tmp_path / "here"), read_coefficients(out)
+    assert there == pytest.approx(here, abs=1e-9)
+    fits = [json.loads((folder / "fit.json").read_text()) for folder in (out, tmp_path / "here")]
+    assert fits[0]["iterations"] == fits[1]["iterations"]
+    assert fits[0]["seconds"] > 0 and "fit" in shown
