@@ -3,8 +3,8 @@
     python benchmarks/breaks.py [TIMES]      10 times unless given; what it printed is kept in docs/records/breaks.txt
 
 Each time: four processes run Prox-ED with snapshots; one of nodes 0 to 3 is broken in the middle; all others must stop with a
-message that names it and the snapshot to go on from, exit code 3, no process left, no half-written file; and the resumed run must end
-with the records of an undisturbed one.
+message that names it and the snapshot to go on from, exit code 3, no process left, no half-written file; and the resumed run must
+end with the records of an undisturbed one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a step costs with real processes, over the arithmetic and the messages it cannot do without.
 
-Four processes, a ring, LASSO. Goal at d = 30,000, N = 200: a step of Prox-ED at most 1.25x (its bare gradient + a bare isend/irecv
-of the same bytes with both neighbours), all measured in one run, in turn, each started together. At d = 300 the floor of latency.
+Four processes, a ring, LASSO. Goal at d = 30,000, N = 200: a step of Prox-ED at most 1.25x (its bare gradient + a bare isend and
+irecv of the same bytes with both neighbours), all measured in one run, in turn, each started together. At d = 300 the latency.
 
     python benchmarks/runtime.py
 """

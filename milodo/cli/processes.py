@@ -229,8 +229,8 @@ def node(
 ) -> None:
     """Be one site of a decentralised fit: this process reads its own file and talks to its neighbours only.
 
-    Start one on every machine: torchrun --nnodes 3 --nproc-per-node 1 --rdzv-endpoint HOST:29500 --no-python milodo node --data
-    site.csv ... (or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself). All print the same coefficients.
+    Start one on every machine, with torchrun (docs/decentralised.md) or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set:
+    torchrun --nnodes 3 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m milodo node --data site.csv --l1 0.01
     """
     if not launched():
         raise InvalidInput(
