@@ -13,7 +13,7 @@ from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo, special_initialisation
 from milodo.learned.optimizer import WARM_UP
 from milodo.network import StackedNetwork
-from milodo.problems import Lasso, optimum
+from milodo.problems import Lasso, LeastSquares, Zero, optimum
 from milodo.solve import iterate
 from milodo.topology import EXAMPLES, topology
 
@@ -185,6 +185,37 @@ def test_networks_in_fp32_change_neither_the_sum_of_the_duals_nor_the_limit_of_f
     best = optimum(problem)
     assert float((last.x - problem.everywhere(best.x)).abs().max()) < 1e-10  # far below what fp32 could tell apart
     assert net.traffic.bytes == 3999 * len(net.arcs) * problem.d * (8 + 4)  # a step sends z in fp64 and p̃ in fp32
+
+
+@pytest.mark.parametrize("graph", ["ring(6)", "star(5)", "grid(2x3)"])
+@pytest.mark.parametrize("p2", [0.1, 0.17])
+def test_disagreement_dies_out_if_and_only_if_the_weights_leave_room(graph, p2):
+    """p p1 + 2 p2 < 4 / l for constant weights, l the largest eigenvalue of the Laplacian (docs/training.md)."""
+    top = topology(graph)
+    net, p = StackedNetwork(graph), 0.05
+    laplacian = torch.diag(torch.tensor(top.degrees, dtype=torch.float64))
+    for i, j in top.edges:
+        laplacian[i, j] = laplacian[j, i] = -1
+    edge = 4 / float(torch.linalg.eigvalsh(laplacian)[-1])
+    for share, dies in ((0.98, True), (1.02, False)):
+        p1 = (share * edge - 2 * p2) / p
+        nothing = LeastSquares(torch.full((top.n, 1, 2), 1e-30).double(), torch.zeros(top.n, 1).double(), Zero())
+        rule = MiLoDo(graph, activations=Activations(Bounded(1e-3, 1.0), Bounded(1e-3, 1e3), Bounded(1e-3, 1.0))).double()
+        with torch.no_grad():
+            for bank, activation, value in zip(
+                (rule.phi_m, rule.phi_s, rule.phi_u),
+                (rule.activations.m, rule.activations.s, rule.activations.u),
+                (p, p1, p2),
+                strict=True,
+            ):
+                bank.w_2.zero_()
+                bank.b_2.copy_(activation.inverse(torch.full_like(bank.b_2, value)))
+            start = torch.randn(top.n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+            for k, state in enumerate(iterate(rule, nothing, net, x0=start)):
+                if k == 600:
+                    spread = float((state.x - state.x.mean(-2, keepdim=True)).abs().max())
+                    break
+        assert (spread < 1e-2) == dies and (spread > 1e2) == (not dies), spread
 
 
 @pytest.mark.parametrize("graph", ["ring(6)", "star(5)"])
