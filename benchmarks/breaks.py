@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from milodo.bench.records import read_records
+from milodo.runtime.snapshots import latest
 
 TIMEOUT = 5.0
 EXPERIMENT = """
@@ -63,7 +64,7 @@ def break_once(number: int, folder: Path, experiment: Path, expected: list[dict]
     out = folder / f"run{number}"
     words = milodo("run", experiment, "--out", out, "--snapshot-every", 100, "--timeout", TIMEOUT)
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while len(list(out.glob("snapshots/*/rank*-200.safetensors"))) < 4:
+    while (kept := latest(out / "snapshots", 4)) is None or kept[1] < 200:
         assert process.poll() is None
         time.sleep(0.02)
     workers = children(process.pid)

@@ -53,7 +53,7 @@ def make_writable(folder: Path) -> None:
     """Makes the folder if need be, and fails in one sentence if nothing can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
+        probe = folder / f".writable-{os.getpid()}"  # others may be asking the same
         probe.touch()
         probe.unlink()
     except OSError as error:

@@ -72,7 +72,8 @@ def iterate(
     shape = (*problem.batch, problem.n, problem.d)
     if x0.dtype != problem.dtype or tuple(x0.shape[-len(shape) :]) != shape:
         raise InvalidInput(f"x0 is {tuple(x0.shape)} in {x0.dtype}, but the problem needs {shape} in {problem.dtype}.")
-    net.iteration = 0
+    if after is None:
+        net.iteration, net.first_round = 0, net.traffic.rounds
     first, state = (0, algorithm.init(x0, problem, net)) if after is None else after
     yield state
     for k in itertools.count(first + 1) if algorithm.longest is None else range(first + 1, algorithm.longest + 1):
@@ -206,4 +207,5 @@ def solve(
 def distance_from_optimal(problem: Problem, x: NodeTensor, observer: Observer) -> float:
     """The larger of residual and consensus error, of the worst instance."""
     optimality = residual(problem, mean_point(x, observer), observer)
-    return float(torch.maximum(optimality, consensus_error(x, observer)).max())
+    worst = torch.maximum(optimality, consensus_error(x, observer)).max()
+    return float(observer.mean(worst.expand(problem.n), dim=-1))  # one number for all processes: they must stop together

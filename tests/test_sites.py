@@ -17,7 +17,7 @@ from milodo.errors import InvalidInput
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.network.consensus import average, average_rounds, maximum
 from milodo.problems import L1, LeastSquares, optimum
-from milodo.problems.pooled import duality_gap, pooled_problem, scaling
+from milodo.problems.pooled import duality_gap, pooled_problem, scaling, settle_intercept
 from milodo.problems.sites import read_site
 from milodo.runtime.sites import Task, fit_here
 from milodo.topology import EXAMPLES
@@ -141,10 +141,11 @@ def test_the_gap_certificate_bounds_the_distance_to_the_minimum(loss, intercept)
     net, observer = StackedNetwork("path(2)"), StackedObserver()
     problem = pooled_problem(loss, X, y, scaling(X, net, standardise=False), n=2, l1=0.05, intercept=intercept)
     best = optimum(problem)
-    value, gap = duality_gap(problem, best.x, observer)
+    value, gap = duality_gap(problem, settle_intercept(problem, best.x, observer), observer)
     assert value == pytest.approx(float(best.value), abs=1e-9) and -1e-15 < gap < 1e-9
     for scale in (1e-3, 1e-1, 1.0):
         off = best.x + scale * torch.randn(best.x.shape, dtype=torch.float64, generator=rng)
+        off = settle_intercept(problem, off, observer)
         value, gap = duality_gap(problem, off, observer)
         assert gap >= value - float(best.value) - 1e-12
 
@@ -236,6 +237,39 @@ def test_solve_saves_and_shows_the_fit(tmp_path, capsys):
     assert rows[0] == ["name", "coefficient"] and rows[-1] == ["(intercept)", str(fit["intercept"])]
     assert [float(value) for _, value in rows[1:-1]] == fit["coefficients"]
     assert fit["runtime"] == "simulated" and fit["rounds"] > fit["iterations"] > 0 and fit["bytes"] > 0
+
+
+def test_what_is_saved_is_what_is_certified(tmp_path):
+    """Also where it has not converged: objective and gap are those of the coefficients in the file."""
+    sites = [read_site(path, "progression") for path in hospitals(tmp_path)]
+    for iterations in (1, 5, 50):
+        fit = fit_here(sites, Task(target="progression", l1=1.0, standardise=True, iterations=iterations))
+        residual = DIABETES.data @ np.array(fit.coefficients) + fit.intercept - DIABETES.target
+        assert fit.standardised is not None
+        value = float(residual @ residual) / 2 / len(residual) + float(np.abs(fit.standardised).sum())
+        assert fit.objective == pytest.approx(value, rel=1e-10)
+        assert fit.status == "STEPS" and fit.gap > 0
+
+
+def test_a_constant_column_is_left_alone_however_long_the_graph():
+    parts = [torch.cat((torch.full((3, 1), 7.3), torch.randn(3, 1)), dim=1).double() for _ in range(40)]
+    found = scaling(parts, StackedNetwork("path(40)"), standardise=True)
+    assert bool((found.scale[:, 0] == 1).all()) and bool((found.scale[:, 1] > 0.5).all())
+
+
+def test_damaged_and_odd_files_are_one_sentence(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones(3))
+    (tmp_path / "a.npy").rename(tmp_path / "array.npz")
+    np.savez(tmp_path / "complex.npz", X=np.ones((2, 1)) * 1j, y=np.ones(2))
+    np.savez(tmp_path / "twice.npz", X=np.ones((2, 1)), y=np.ones(2), columns=np.array(["y"]))
+    whole = (tmp_path / "complex.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "not.parquet").write_text("nothing")
+    (tmp_path / "index.csv").write_text(",a,y\n0,1,2\n")
+    (tmp_path / "latin.csv").write_bytes("a,y\n1,\xe9\n".encode("latin-1"))
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(InvalidInput, match=path.name):
+            read_site(path, "y")
 
 
 def test_other_methods_find_the_same(tmp_path):

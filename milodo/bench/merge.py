@@ -20,6 +20,8 @@ def merge_runs(folders: Sequence[Path], out: Path) -> Path:
     if out.resolve() in [folder.resolve() for folder in folders]:
         raise InvalidInput(f"{str(out)!r} is one of the runs to merge. Write elsewhere with --out.")
     first = runs[0]
+    if (out / "run.json").exists() and "merged" not in read_json(out / "run.json"):
+        raise InvalidInput(f"{str(out)!r} already holds a run, which a report of several would replace. Choose another --out.")
     for folder, run in zip(folders[1:], runs[1:], strict=True):
         for key in MUST_AGREE:
             if run.get(key) != first.get(key):
@@ -27,8 +29,13 @@ def merge_runs(folders: Sequence[Path], out: Path) -> Path:
                     f"{str(folder)!r} and {str(folders[0])!r} differ in their {key} ({run.get(key)} and {first.get(key)}), so "
                     "they do not belong into one report."
                 )
-        if run.get("topology", {}).get("fingerprint") != first.get("topology", {}).get("fingerprint"):
-            raise InvalidInput(f"{str(folder)!r} and {str(folders[0])!r} were run on different graphs.")
+        for key in ("fingerprint", "weights", "outage", "messages"):
+            if run.get("topology", {}).get(key) != first.get("topology", {}).get(key):
+                raise InvalidInput(
+                    f"{str(folder)!r} and {str(folders[0])!r} were run on different networks (their {key} differ)."
+                )
+        if run.get("provenance", {}).get("seed") != first.get("provenance", {}).get("seed"):
+            raise InvalidInput(f"{str(folder)!r} and {str(folders[0])!r} were run with different seeds, on other instances.")
     make_writable(out)
     merged, records = dict(first), list[Record]()
     merged["methods"], merged["tuning"] = {}, {}
@@ -39,6 +46,7 @@ def merge_runs(folders: Sequence[Path], out: Path) -> Path:
             if key in run.get("tuning", {}):
                 merged["tuning"][names[key]] = run["tuning"][key]
         records += [replace(row, method=names.get(row.method, row.method)) for row in read_records(folder / "records.csv")]
+    merged["merged"] = [folder.name for folder in folders]
     merged["runtime"] = " and ".join(dict.fromkeys(str(run.get("runtime")) for run in runs))
     write_json(out / "run.json", merged)
     write_records(out / "records.csv", records)

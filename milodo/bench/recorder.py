@@ -80,8 +80,11 @@ class Recorder:
         observer, here = self.observer, self.net.traffic - self.sent_before
         loss = self.judge.objective(judged_point(x, self.judge, observer), observer).tolist()
         consensus = consensus_error(x, observer).tolist()
-        numbers = [seconds * self.net.n / self.net.topology.n, here.messages, here.floats, here.bytes]
-        seconds, *sent = observer.total(torch.tensor(numbers, dtype=torch.float64)).tolist()  # seconds of the average node
+        # Every process gets the same numbers, so all stop at the same iteration.
+        mine = self.net.n / self.net.topology.n
+        numbers = [here.messages, here.floats, here.bytes, *(mine * value for value in (seconds, *loss, *consensus))]
+        messages, floats, sent, seconds, *means = observer.total(torch.tensor(numbers, dtype=torch.float64)).tolist()
+        loss, consensus = means[: len(loss)], means[len(loss) :]
         for b, seed in enumerate(self.seeds):
             if self.ended[b] is not Status.RUNNING:
                 continue
@@ -102,9 +105,9 @@ class Recorder:
                     seed=seed,
                     k=k,
                     rounds=here.rounds,
-                    messages=round(sent[0]),
-                    floats=round(sent[1]),
-                    bytes=round(sent[2]),
+                    messages=round(messages),
+                    floats=round(floats),
+                    bytes=round(sent),
                     seconds=seconds,
                     loss=loss[b],
                     gap=gap,

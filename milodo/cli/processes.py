@@ -6,7 +6,9 @@ import glob
 import math
 import os
 import shlex
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -32,11 +34,12 @@ from milodo.cli.progress import Bars
 from milodo.cli.tables import fit_tables
 from milodo.config import find_experiment, load_experiment
 from milodo.errors import InvalidInput
+from milodo.files import make_writable
 from milodo.network import place
 from milodo.network.distributed import TIMEOUT
 from milodo.problems.sites import read_site
 from milodo.report import write_report
-from milodo.runtime.group import LAUNCHED, joined, launched
+from milodo.runtime.group import LAUNCHED, Group, Stopped, joined, launched
 from milodo.runtime.launch import die_with_parent, launch
 from milodo.runtime.race import RealBenchmark
 from milodo.runtime.sites import Fit, Task, fit_here, fit_with_others, write_fit
@@ -80,12 +83,9 @@ def run_for_real(
         show_result(folder, path)
         return
     die_with_parent()
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    with resuming(folder, command), joined(timeout, loaded.run.device) as group, Bars(console) as bars:
-        benchmark = RealBenchmark(
-            loaded, folder, group, bars if group.rank == 0 else None, command, snapshot_every=snapshot_every
-        )
-        benchmark.run(resume=resume or restarted, overwrite=overwrite and not restarted)
+    with resuming(folder, command), joined(timeout, loaded.run.device) as group, bars_of(group) as bars:
+        benchmark = RealBenchmark(loaded, folder, group, bars, command, snapshot_every=snapshot_every)
+        benchmark.run(resume=resume, overwrite=overwrite)
     if group.rank == 0 and LAUNCHED not in os.environ:
         with writing_to(folder):
             show_result(folder, write_report(folder))
@@ -101,6 +101,11 @@ def finish(code: int, killed: str | None, command: str) -> None:
         raise typer.Exit(code)
 
 
+def bars_of(group: Group) -> AbstractContextManager[Bars | None]:
+    """Progress from process 0 only; the others would draw over it."""
+    return Bars(console) if group.rank == 0 else nullcontext()
+
+
 class resuming:
     """Adds to the message about a lost process from where to go on."""
 
@@ -110,14 +115,11 @@ class resuming:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if error is not None and not isinstance(error, InvalidInput):
-            found = latest(self.folder / "snapshots")
-            where = (
-                f"go on from iteration {found[1]} ({found[0]})"
-                if found
-                else "start again (--snapshot-every would have kept states)"
-            )
-            error.add_note(f"To {where}: {self.command}{' --resume' if found else ''}")
+        if isinstance(error, Stopped):
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+            found = latest(self.folder / "snapshots", here)
+            where = f"from iteration {found[1]} ({found[0]})" if found else "from the start (there is no common snapshot)"
+            error.add_note(f"To go on {where}: {self.command} --resume")
 
 
 Target = Annotated[str, typer.Option(help="The column to predict.")]
@@ -204,7 +206,9 @@ def solve(
     torch.set_num_threads(1)
     with Bars(console) as bars:
         fit = fit_here(sites, task, progress_of(bars, task))
-    report_fit(fit, out, task, shlex.join(["milodo", "solve", *(w for d in data for w in ("--data", d))]), "simulated")
+    with writing_to(out):
+        write_fit(fit, out, task, typed(), "simulated")
+    show_fit(fit, out)
 
 
 @app.command()
@@ -237,26 +241,33 @@ def node(
             "milodo node is one of several processes: start it with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. "
             "For files on this machine use `milodo solve`."
         )
+    if resume and snapshot_every is None:
+        raise InvalidInput("--resume goes on from snapshots: give --snapshot-every as well.")
     die_with_parent()
     torch.set_num_threads(1)
-    command = shlex.join(
-        ["milodo", "node", "--data", str(data), "--target", target, "--loss", loss, "--l1", str(l1), "--out", str(out)]
-    )
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    with resuming(out, command), joined(timeout) as group, Bars(console) as bars:
+    with resuming(out, typed()), joined(timeout) as group, bars_of(group) as bars:
         task = task_of(target, loss, l1, graph, intercept, standardise, method, chosen, optimizer, tolerance, iterations)
         site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [])
+        first = group.rank == 0
+        if first or snapshot_every:
+            make_writable(out)
         fit = fit_with_others(
             site,
             task,
             group,
-            progress_of(bars, task) if group.rank == 0 else None,
+            progress_of(bars, task) if bars else None,
+            write=(lambda found: write_fit(found, out, task, typed(), "distributed") and None) if first else None,
             snapshots=out / "snapshots" if snapshot_every else None,
             snapshot_every=snapshot_every,
-            resume=resume or restarted,
+            resume=resume,
         )
-    if group.rank == 0:
-        report_fit(fit, out, task, command, "distributed")
+    if first:
+        show_fit(fit, out)
+
+
+def typed() -> str:
+    """What to type to do the same again."""
+    return shlex.join(["milodo", *(word for word in sys.argv[1:] if word != "--resume")])
 
 
 def progress_of(bars: Bars, task: Task) -> Callable[[int, float], None]:
@@ -275,14 +286,16 @@ def progress_of(bars: Bars, task: Task) -> Callable[[int, float], None]:
     return progress
 
 
-def report_fit(fit: Fit, out: Path, task: Task, command: str, runtime: str) -> None:
-    with writing_to(out):
-        path = write_fit(fit, out, task, command, runtime)
+def show_fit(fit: Fit, out: Path) -> None:
     console.print(*fit_tables(fit))
     say(console, f"Method: {fit.why}.")
-    if fit.status != "CONVERGED":
+    say(console, f"Saved in {out / 'fit.json'} and {out / 'coefficients.csv'}.")
+    if fit.status == "DIVERGED":
         say(
             complaints,
-            f"Not converged ({fit.status.lower()}) after {fit.iterations} iterations. Allow more --iterations, or --standardise.",
+            f"milodo: it diverged after {fit.iterations} iterations. Take a smaller step, or leave out --method and --set.",
         )
-    say(console, f"Saved in {path} and {path.with_name('coefficients.csv')}.")
+        raise typer.Exit(1)
+    if fit.status != "CONVERGED":
+        say(complaints, f"milodo: not converged after {fit.iterations} iterations. Allow more --iterations, or --standardise.")
+        raise typer.Exit(1)

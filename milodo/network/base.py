@@ -30,6 +30,8 @@ class Network(ABC):
 
     iteration = 0
     """The one under way, where a loop says so: for messages to people."""
+    first_round = 0
+    """Rounds before the run under way: what is drawn by the round is drawn alike whatever ran before."""
 
     def __init__(
         self,

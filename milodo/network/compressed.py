@@ -102,8 +102,12 @@ class CompressedNetwork(WrappedNetwork):
 
     def _received(self, x: NodeTensor) -> tuple[Tensor, EdgeTensor]:
         """What the neighbours know of x, and what we know of theirs. One round."""
-        message, decode = self.codec.encode(x), self.codec.decode
-        return decode(message, x.shape[-1], x.dtype), decode(self.inner.pull(message), x.shape[-1], x.dtype)
+        message, decode, before = self.codec.encode(x), self.codec.decode, self.traffic.floats
+        arrived = self.inner.pull(message)
+        if self.codec.sparse:  # packed into bytes: a value and its place are counted as one float
+            sent = self.traffic.floats - before
+            self.traffic.recount(floats=sent // (x.element_size() + 4), of=sent)
+        return decode(message, x.shape[-1], x.dtype), decode(arrived, x.shape[-1], x.dtype)
 
     def pull(self, x: NodeTensor) -> EdgeTensor:
         return self._received(x)[1]

@@ -27,11 +27,11 @@ class PeerLost(Exception):
 
     def __init__(self, rank: int, who: str, why: str, held: Sequence[Sequence[int]]) -> None:
         super().__init__(f"{who} did not answer {why}")
-        self.rank, self.who, self.held = rank, who, held
+        self.rank, self.who, self.why, self.held = rank, who, why, held
 
     def because_of(self, rank: int) -> str:
         """The same, where it is known that the neighbour only waited for another process."""
-        return f"{called(self.held[rank], rank)} hangs or has ended: it is why {self.who} did not answer"
+        return f"{called(self.held[rank], rank)} hangs or has ended, and so {self.who} did not answer {self.why}"
 
 
 def place(n: int, processes: int) -> list[tuple[int, ...]]:

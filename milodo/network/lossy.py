@@ -30,7 +30,7 @@ class LossyNetwork(WrappedNetwork):
 
     def _count(self, d: int, itemsize: int) -> None:
         """Draws which links are up in the round that begins: the same in every process."""
-        draws = np.random.default_rng([self.seed, self.traffic.rounds]).random(len(self.topology.edges))
+        draws = np.random.default_rng([self.seed, self.traffic.rounds - self.first_round]).random(len(self.topology.edges))
         up = draws[self._edge] >= self.p
         self._up = torch.from_numpy(up).unsqueeze(-1).to(self.device)
         self.traffic.count(edges=int(up.sum()), d=d, itemsize=itemsize)

@@ -40,8 +40,8 @@ class TreeObserver:
     get the very same numbers, so they stop at the same iteration. What moves here is not the method's traffic.
     """
 
-    def __init__(self, peers: Peers, n: int) -> None:
-        self.peers, self.n = peers, n
+    def __init__(self, peers: Peers, n: int, device: torch.device | str = "cpu") -> None:
+        self.peers, self.n, self.device = peers, n, device
         tree = nx.bfs_tree(peers.graph, 0)
         self.children = sorted(tree.successors(peers.rank))
         self.parent = next(iter(tree.predecessors(peers.rank)), None)
@@ -52,7 +52,7 @@ class TreeObserver:
 
     @torch.no_grad()
     def total(self, x: Tensor) -> Tensor:
-        peers, total = self.peers, x.detach().clone().contiguous()
+        peers, total = self.peers, x.detach().to(self.device).clone().contiguous()
         parts = [(rank, torch.empty_like(total)) for rank in self.children]
         peers.wait(peers.exchange([], parts))
         for _, part in parts:
@@ -61,7 +61,7 @@ class TreeObserver:
             peers.wait(peers.exchange([(self.parent, total)], []))
             peers.wait(peers.exchange([], [(self.parent, total)]))
         peers.wait(peers.exchange([(rank, total) for rank in self.children], []))
-        return total
+        return total.to(x.device)
 
     def barrier(self) -> None:
         """Returns when every process has come here."""

@@ -22,6 +22,10 @@ class Traffic:
         self.floats += edges * d
         self.bytes += edges * d * itemsize
 
+    def recount(self, *, floats: int, of: int) -> None:
+        """The floats just counted were `of` bytes of a packed message that holds so many."""
+        self.floats += floats - of
+
     def snapshot(self) -> Traffic:
         return replace(self)
 

@@ -24,6 +24,14 @@ class WrappedNetwork(Network):
     def iteration(self, k: int) -> None:
         self.inner.iteration = k
 
+    @property
+    def first_round(self) -> int:
+        return self.inner.first_round
+
+    @first_round.setter
+    def first_round(self, rounds: int) -> None:
+        self.inner.first_round = rounds
+
     def _permute(self, e: EdgeTensor) -> EdgeTensor:
         return self.inner._permute(e)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ def scaling(features: Sequence[Tensor], net: Network, *, standardise: bool) -> S
     mean = n * average(net, torch.stack([X.sum(0) for X in features])) / samples
     squares = torch.stack([(X - m).square().sum(0) for X, m in zip(features, mean, strict=True)])
     scale = (n * average(net, squares) / samples).clamp(min=0).sqrt()
-    constant = scale <= 10 * torch.finfo(torch.float64).eps * mean.abs()
+    constant = scale <= 10 * torch.finfo(torch.float64).eps * mean.abs() * samples  # what rounding leaves of a constant column
     return Scaling(mean, torch.where(constant, 1.0, scale), samples)
 
 
@@ -72,24 +73,32 @@ NEWTON = 50
 
 
 @torch.no_grad()
+def settle_intercept(problem: LinearModel, x: Point, observer: Observer) -> Point:
+    """x with the intercept, if there is one, that is best beside the other coefficients: Newton steps in one unknown."""
+    if not isinstance(problem.reg, Sparing):
+        return x
+    x = x.clone()
+    for _ in range(NEWTON):
+        u = problem.predict(problem.everywhere(x))
+        slope = float(observer.mean(problem.weigh(problem.loss_slope(u)).mean(-1), dim=-1))
+        bend = float(observer.mean(problem.weigh(problem.loss_curvature(u)).mean(-1), dim=-1))
+        if bend <= 0 or not math.isfinite(slope / bend):
+            break
+        before = float(x[-1])
+        x[-1] -= slope / bend
+        if abs(float(x[-1]) - before) <= 1e-15 * (1 + abs(before)):
+            break
+    return x
+
+
+@torch.no_grad()
 def duality_gap(problem: LinearModel, x: Point, observer: Observer) -> tuple[float, float]:
     """(objective, by how much it can exceed the minimum): Fenchel's gap at x with dual s ℓ'(Ax), where the dual is feasible.
 
-    With an intercept the dual must sum to zero: the intercept is first settled by Newton steps, and what rounding leaves is taken
-    off the dual. Without a penalty only the gradient's norm bounds anything, and the gap is NaN.
+    With an intercept the dual must sum to zero: x must have its intercept settled; what rounding leaves is taken off the dual.
+    Without a penalty only the gradient's norm bounds anything, and the gap is NaN.
     """
     reg, spared = (problem.reg.reg, True) if isinstance(problem.reg, Sparing) else (problem.reg, False)
-    x = x.clone()
-    if spared:
-        for _ in range(NEWTON):
-            u = problem.predict(problem.everywhere(x))
-            slope = float(observer.mean(problem.weigh(problem.loss_slope(u)).mean(-1), dim=-1))
-            bend = float(observer.mean(problem.weigh(problem.loss_curvature(u)).mean(-1), dim=-1))
-            if bend <= 0 or abs(slope) <= 1e-17:
-                break
-            x[-1] -= slope / bend
-            if abs(slope / bend) <= 1e-16 * (1 + abs(float(x[-1]))):
-                break
     u = problem.predict(problem.everywhere(x))
     v = problem.loss_slope(u)
     if spared:

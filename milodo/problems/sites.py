@@ -37,7 +37,17 @@ def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
         raise InvalidInput(f"{path}: cannot read {path.suffix or 'a file without an ending'}. Known: {', '.join(readers)}.")
     if path.stat().st_size == 0:
         raise InvalidInput(f"{path}: the file is empty.")
-    columns = readers[path.suffix.lower()](path, target)
+    try:
+        columns = readers[path.suffix.lower()](path, target)
+    except InvalidInput:
+        raise
+    except Exception as error:  # a damaged file can fail in any way
+        raise InvalidInput(f"{path}: cannot be read as {path.suffix[1:]} ({type(error).__name__}: {error}).") from error
+    for name, values in columns.items():
+        if values.ndim != 1 or np.iscomplexobj(values):
+            raise InvalidInput(f"{path}: column {name!r} does not hold one real number or word in each row.")
+        if not name.strip():
+            raise InvalidInput(f"{path}: a column has no name (an index that was saved with the table?). Name or remove it.")
     if target not in columns:
         raise InvalidInput(f"{path}: no column {target!r} to predict. Its columns: {_some(columns)}. Choose one with --target.")
     for name in ignore:
@@ -60,8 +70,13 @@ def numeric_target(site: Site, name: str) -> np.ndarray:
 def classes_here(site: Site, name: str) -> list[str]:
     """The different values of the target at one site, as text."""
     values = sorted({_label(value) for value in site.target.tolist()})
-    if "" in values or "nan" in values:
+    if {"", "nan", "None"} & set(values):
         raise InvalidInput(f"{site.path}: column {name!r} has missing values. Remove those rows first.")
+    if len(values) > 2:  # said here and told to nobody: so many values are data, not classes
+        raise InvalidInput(
+            f"{site.path}: column {name!r} has {len(values)} different values, but --loss logistic needs two classes. "
+            "Use --loss squared for numbers."
+        )
     return values
 
 
@@ -159,7 +174,12 @@ def _read_parquet(path: Path, target: str) -> dict[str, np.ndarray]:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"{path}: not a Parquet file ({str(error).splitlines()[0]}).") from error
-    return {name: np.array(table.column(name).to_pylist(), dtype=object) for name in table.column_names}
+    found = {}
+    for name in table.column_names:
+        values = table.column(name).to_pylist()
+        found[name] = np.empty(len(values), dtype=object)
+        found[name][:] = values
+    return found
 
 
 def _read_npz(path: Path, target: str) -> dict[str, np.ndarray]:
@@ -174,7 +194,7 @@ def _read_npz(path: Path, target: str) -> dict[str, np.ndarray]:
     X = arrays["X"]
     if target in arrays and arrays[target].shape != (len(X),):
         raise InvalidInput(f"{path}: {target} has shape {arrays[target].shape}, but X has {len(X)} rows.")
-    names = [str(name) for name in arrays.get("columns", np.array([f"x{k}" for k in range(X.shape[1])]))]
-    if len(names) != X.shape[1] or len(set(names)) != len(names):
+    names = [str(name) for name in arrays.get("columns", np.array([f"x{k}" for k in range(X.shape[1])])).reshape(-1)]
+    if len(names) != X.shape[1] or len(set(names)) != len(names) or (target in names and target in arrays):
         raise InvalidInput(f"{path}: `columns` must name each of the {X.shape[1]} columns of X once.")
     return {**{name: X[:, k] for k, name in enumerate(names)}, **({target: arrays[target]} if target in arrays else {})}

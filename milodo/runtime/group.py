@@ -1,7 +1,7 @@
 """Joining: processes meet at a store, say what they are, and agree or are refused by name; and how they leave.
 
 The store (torch's TCPStore) is the meeting point: addresses for the first connection, a few facts before the first iteration,
-and who stopped why. No iterate and no data go through it.
+signs of life, and who stopped why. No iterate and no data go through it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import contextlib
 import json
 import os
 import socket
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,16 +29,42 @@ from milodo.network.distributed import TIMEOUT, PeerLost, called
 
 GRACE = 1.0
 """Seconds in which a process that lost a neighbour looks whether that one only stopped because of another."""
+PARTING = 3.0
+"""Seconds the process that holds the meeting point stays for the others after something went wrong."""
+PAUSE = 0.02
+"""Seconds between two looks at the meeting point."""
 LAUNCHED = "MILODO_LAUNCHED"
 """Set by `milodo run` for the processes it starts."""
+T = TypeVar("T")
 
 
 class Stopped(Exception):
     """This process ends because another one did; `said` tells whether somebody on this host has already said why."""
 
-    def __init__(self, sentence: str, said: bool) -> None:
+    def __init__(self, sentence: str, said: bool = False) -> None:
         super().__init__(sentence)
         self.said = said
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """The call's result; TimeoutError if it takes longer. The store's own calls wait for ever for a host that hangs."""
+    result: list[Any] = []
+
+    def work() -> None:
+        try:
+            result.append((True, call()))
+        except Exception as error:
+            result.append((False, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not result:
+        raise TimeoutError
+    fine, value = result[0]
+    if not fine:
+        raise value
+    return value
 
 
 @dataclass
@@ -47,28 +75,59 @@ class Group:
     world: int
     store: Store
     timeout: float
+    restarted: bool = False
+    """Whether torchrun has started this process again."""
+    beats: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """When each process last gave a new sign of life, as seen from here."""
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        try:
+            return within(self.timeout, call)
+        except (TimeoutError, RuntimeError) as error:
+            raise Stopped("the meeting point (rank 0, or torchrun's) is gone, or hangs") from error
 
     def tell(self, key: str, content: dict[str, Any]) -> None:
-        self.store.set(key, json.dumps(content))
+        self._ask(lambda: self.store.set(key, json.dumps(content)))
 
-    def hear(self, key: str, *, patience: float | None = None, missing: str = "") -> dict[str, Any]:
-        """What somebody told; waits for it, and stops if anybody stops meanwhile."""
-        until = time.monotonic() + patience if patience is not None else float("inf")
-        while not self.store.check([key]):
-            self.heed()
-            if time.monotonic() > until:
-                raise InvalidInput(f"{missing} within {patience:g} s. Start it, or wait longer with --timeout.")
-            time.sleep(0.02)
-        content = json.loads(self.store.get(key))
+    def _knows(self, *keys: str) -> bool:
+        return self._ask(lambda: self.store.check(list(keys)))
+
+    def _read(self, key: str) -> dict[str, Any]:
+        content = json.loads(self._ask(lambda: self.store.get(key)))
         if not isinstance(content, dict):
             raise InvalidInput(f"what stands under {key!r} at the meeting point was not written by milodo. Use another port.")
         return content
 
+    def hear(self, key: str, of: int = 0) -> dict[str, Any]:
+        """What process `of` tells; waits for it as long as that one lives, and stops if anybody stops meanwhile."""
+        while not self._knows(key):
+            self.heed()
+            self._check_life(of)
+            time.sleep(PAUSE)
+        return self._read(key)
+
+    def _check_life(self, rank: int) -> None:
+        now, key = time.monotonic(), f"beat/{rank}"
+        beat = self._ask(lambda: self.store.get(key)).decode() if self._knows(key) else ""
+        if rank not in self.beats or self.beats[rank][0] != beat:
+            self.beats[rank] = (beat, now)
+        elif now - self.beats[rank][1] > self.timeout and rank != self.rank:
+            sentence = f"rank {rank} gave no sign of life for {self.timeout:g} s. If it is only slow, raise --timeout"
+            self.stop(sentence, blames=rank)
+            raise Stopped(sentence, said=not self.first_to_speak())
+
+    def beat(self, until: threading.Event) -> None:
+        """Signs of life, from a thread of their own; a process that is stopped gives none."""
+        count = 0
+        while not until.wait(max(0.05, self.timeout / 8)):
+            count += 1
+            with contextlib.suppress(RuntimeError):
+                self.store.set(f"beat/{self.rank}", str(count))
+
     def heed(self) -> None:
         """Stops here if somebody has stopped elsewhere."""
-        if self.store.check(["stopped"]):
-            rank = int(self.store.get("stopped"))
-            notice = self._notice(rank)
+        if self._knows("stopped"):
+            notice = self._read(f"stopped/{int(self._ask(lambda: self.store.get('stopped')))}")
             raise Stopped(notice["sentence"], said=notice["host"] == socket.gethostname())
 
     def meet(self, where: str) -> None:
@@ -76,16 +135,13 @@ class Group:
         be seen to have gone."""
         self.tell(f"{where}/{self.rank}", {})
         for rank in range(self.world):
-            self.hear(f"{where}/{rank}")
+            self.hear(f"{where}/{rank}", rank)
 
     def agree(self, facts: dict[str, Any], called_by: Callable[[int], str]) -> list[dict[str, Any]]:
         """Everybody's facts, those under 'same' being the same everywhere: who differs from process 0 is named."""
         mine = {"same": {"milodo": milodo.__version__, "torch": torch.__version__, **facts.pop("same", {})}, **facts}
-        self.tell(f"facts/{self.rank}", mine)
-        everybody = [
-            self.hear(f"facts/{rank}", patience=self.timeout, missing=f"{called_by(rank)} did not appear")
-            for rank in range(self.world)
-        ]
+        self.tell(f"facts/{self.rank}", {**mine, "restarted": self.restarted})
+        everybody = [self.hear(f"facts/{rank}", rank) for rank in range(self.world)]
         for rank, other in enumerate(everybody):
             for what, value in everybody[0]["same"].items():
                 if other["same"].get(what) != value:
@@ -93,34 +149,24 @@ class Group:
                         f"{called_by(rank)} is refused: its {what} is {_short(other['same'].get(what))}, but {called_by(0)} has "
                         f"{_short(value)}. Start all with the same."
                     )
+        self.restarted = any(other["restarted"] for other in everybody)
         return everybody
 
     def stop(self, sentence: str, blames: int | None = None) -> None:
         """Leaves word that this process ends, and why."""
-        self.tell(f"stopped/{self.rank}", {"sentence": sentence, "blames": blames, "host": socket.gethostname()})
-        self.store.compare_set("stopped", "", str(self.rank))  # the first one counts
-
-    def leave(self, *, stays: bool) -> None:
-        """Says good-bye; the process that holds the meeting point stays until all others have, or had time to."""
-        self.tell(f"left/{self.rank}", {})
-        until = time.monotonic() + self.timeout
-        while stays and time.monotonic() < until:
-            if self.store.check([f"left/{other}" for other in range(self.world)]):
-                return
-            time.sleep(0.02)
-
-    def _notice(self, rank: int) -> dict[str, Any]:
-        return json.loads(self.store.get(f"stopped/{rank}"))
+        with contextlib.suppress(Stopped):
+            self.tell(f"stopped/{self.rank}", {"sentence": sentence, "blames": blames, "host": socket.gethostname()})
+            self._ask(lambda: self.store.compare_set("stopped", "", str(self.rank)))  # the first one counts
 
     def culprit(self, lost: PeerLost) -> int | None:
         """Who really stopped: the neighbour, unless it blames its own neighbour, and so on. None if it said so itself."""
         rank, until, seen = lost.rank, time.monotonic() + GRACE, {self.rank}
         while rank not in seen:
-            while not self.store.check([f"stopped/{rank}"]):
+            while not self._knows(f"stopped/{rank}"):
                 if time.monotonic() > until:
                     return rank
-                time.sleep(0.02)
-            blames = self._notice(rank)["blames"]
+                time.sleep(PAUSE)
+            blames = self._read(f"stopped/{rank}")["blames"]
             if blames is None:
                 return None
             seen.add(rank)
@@ -129,12 +175,22 @@ class Group:
 
     def first_to_speak(self) -> bool:
         """Whether nobody on this host has reported the end yet: one message a host is enough."""
-        return self.store.add(f"said/{socket.gethostname()}", 1) == 1
+        try:
+            return self._ask(lambda: self.store.add(f"said/{socket.gethostname()}", 1)) == 1
+        except Stopped:
+            return True
+
+    def leave(self, *, stays: float) -> None:
+        """Says good-bye; the process that holds the meeting point stays until all others have, or had time to."""
+        self.tell(f"left/{self.rank}", {})
+        until = time.monotonic() + stays
+        while time.monotonic() < until and not self._knows(*(f"left/{other}" for other in range(self.world))):
+            time.sleep(PAUSE)
 
 
 def _short(value: Any) -> str:
     text = str(value)
-    return text if len(text) <= 40 else text[:12] + "..."
+    return text if len(text) <= 60 else text[:40] + "..."
 
 
 def launched() -> bool:
@@ -147,10 +203,65 @@ def _number(name: str) -> int:
         return int(os.environ[name])
     except KeyError:
         raise InvalidInput(
-            f"{name} is not set, but RANK is: start with torchrun, or set RANK, WORLD_SIZE and MASTER_PORT."
+            f"{name} is not set, but RANK is: start with torchrun, or set RANK, WORLD_SIZE, MASTER_PORT."
         ) from None
     except ValueError:
         raise InvalidInput(f"{name} is {os.environ[name]!r}, but it must be a whole number.") from None
+
+
+def _meeting_point(rank: int, timeout: float) -> tuple[Store, bool]:
+    """The store at MASTER_ADDR and MASTER_PORT, and whether it lives in this process."""
+    port, address = _number("MASTER_PORT"), os.environ.get("MASTER_ADDR", "127.0.0.1")
+    if not 0 < port < 65536:
+        raise InvalidInput(f"MASTER_PORT is {port}, but ports go from 1 to 65535.")
+    hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    limit = timedelta(seconds=timeout)
+    try:
+        make = lambda: TCPStore(address, port, None, is_master=hosts, timeout=limit, wait_for_workers=False)  # noqa: E731
+        return within(timeout + PARTING, make), hosts
+    except RuntimeError as error:
+        if hosts and "EADDRINUSE" in str(error):
+            raise InvalidInput(
+                f"port {port} is in use on this machine. Choose another (MASTER_PORT, or --master-port)."
+            ) from error
+        hint = "MASTER_ADDR must be this machine's for rank 0." if hosts else "Is rank 0 running, and reachable from here?"
+        raise InvalidInput(f"no meeting point at {address}:{port} within {timeout:g} s. {hint}") from error
+    except TimeoutError as error:
+        raise InvalidInput(
+            f"something listens at {address}:{port}, but it is no meeting point of milodo. Choose another port (MASTER_PORT)."
+        ) from error
+
+
+def _same_life(store: Store, rank: int, world: int, timeout: float) -> Store:
+    """The part of the store that belongs to this start of all processes; earlier ones may have left their words there.
+
+    Everybody says hello with a name made up now; process 0 calls all names it hears; who hears its own answers; when all have
+    answered, process 0 lets them go. (torchrun counts restarts differently on every host, so its counter cannot tell.)
+    """
+    mine, until = uuid.uuid4().hex, time.monotonic() + timeout
+    store.set(f"hello/{rank}", mine)
+    life = called_before = ""
+    here: list[int] = []
+    while True:
+        if rank == 0:
+            here = [other for other in range(world) if store.check([f"hello/{other}"])]
+            names = ",".join(store.get(f"hello/{other}").decode() for other in here)
+            if len(here) == world and names != called_before:
+                life, called_before = uuid.uuid4().hex, names
+                store.set("life", f"{life} {names}")
+        if store.check(["life"]):
+            life, names = store.get("life").decode().split(" ", 1)
+            if mine in names.split(","):
+                store.set(f"{life}/answer/{rank}", "")
+                if rank == 0 and store.check([f"{life}/answer/{other}" for other in range(world)]):
+                    store.set(f"{life}/go", "")
+                if store.check([f"{life}/go"]):
+                    return PrefixStore(life, store)
+        if time.monotonic() > until:
+            late = next((other for other in range(world) if other not in here), None) if rank == 0 else 0
+            who = "a process" if late is None else f"rank {late}"
+            raise InvalidInput(f"{who} did not appear within {timeout:g} s. Start it, or wait longer with --timeout.")
+        time.sleep(PAUSE)
 
 
 @contextmanager
@@ -159,51 +270,59 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
 
     Connections are opened only when two processes first talk (TORCH_GLOO_LAZY_INIT), so only between neighbours.
     """
-    rank, world, port = _number("RANK"), _number("WORLD_SIZE"), _number("MASTER_PORT")
-    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    rank, world = _number("RANK"), _number("WORLD_SIZE")
     if not 0 <= rank < world:
         raise InvalidInput(f"RANK is {rank} and WORLD_SIZE is {world}: ranks go from 0 to {world - 1}.")
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
-    hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    limit = timedelta(seconds=timeout)
+    bare, hosts = _meeting_point(rank, timeout)
     try:
-        bare = TCPStore(address, port, None, is_master=hosts, timeout=limit, wait_for_workers=False)
-    except RuntimeError as error:
-        if hosts and "EADDRINUSE" in str(error):
-            raise InvalidInput(
-                f"port {port} is in use on this machine. Choose another (MASTER_PORT, or --master-port)."
-            ) from error
-        raise InvalidInput(
-            f"no meeting point at {address}:{port} within {timeout:g} s. Is rank 0 running, and reachable from here?"
-        ) from error
-    life = f"milodo/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
-    store = PrefixStore(life, bare)
-    group = Group(rank, world, store, timeout)
-    backend = "nccl" if device.startswith("cuda") else "gloo"
+        store = within(timeout + PARTING, lambda: _same_life(PrefixStore("milodo", bare), rank, world, timeout))
+    except (RuntimeError, TimeoutError) as error:
+        raise Stopped("the meeting point (rank 0, or torchrun's) is gone, or hangs") from error
+    group = Group(rank, world, store, timeout, restarted=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
+    over, stays = threading.Event(), PARTING if hosts else 0.0
+    threading.Thread(target=group.beat, args=(over,), daemon=True).start()
     try:
-        dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=limit)
+        _start_torch(group, device)
         yield group
+        stays = timeout if hosts else 0.0
     except InvalidInput as error:
-        group.stop(str(error))
+        group.stop(f"rank {rank} cannot go on; its own message says why")  # in full only here: it may quote data
         if not group.first_to_speak():
             raise Stopped(str(error), said=True) from error
         raise
     except PeerLost as lost:
         raise _blamed(group, lost) from lost
     except KeyboardInterrupt:
-        group.stop("stopped by the user")
+        group.stop(f"rank {rank} was stopped by its user")
         raise
     except Stopped as stopped:
         stopped.said = stopped.said or not group.first_to_speak()
         raise
-    except Exception as error:
-        group.stop(f"rank {rank} failed: {error}")
+    except Exception:
+        group.stop(f"rank {rank} failed; its own message says why")
         raise
     finally:
-        with contextlib.suppress(RuntimeError):  # the meeting point may be gone
-            group.leave(stays=hosts)
+        over.set()
+        with contextlib.suppress(Stopped):
+            group.leave(stays=stays)
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _start_torch(group: Group, device: str) -> None:
+    limit, backend = timedelta(seconds=group.timeout), "nccl" if device.startswith("cuda") else "gloo"
+    if backend == "nccl" and ":" not in device:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    try:
+        dist.init_process_group(
+            backend, store=PrefixStore("group", group.store), rank=group.rank, world_size=group.world, timeout=limit
+        )
+    except (RuntimeError, ValueError) as error:
+        said = str(error).splitlines()[0]
+        raise InvalidInput(
+            f"torch.distributed cannot start ({said}). Is GLOO_SOCKET_IFNAME, if set, an interface here?"
+        ) from error
 
 
 def _blamed(group: Group, lost: PeerLost) -> Stopped:
@@ -215,10 +334,18 @@ def _blamed(group: Group, lost: PeerLost) -> Stopped:
         sentence = str(lost) if guilty in (None, lost.rank) else lost.because_of(guilty)
         return Stopped(sentence, said=not group.first_to_speak())
     except Stopped as stopped:
+        if "meeting point" in str(stopped):
+            return Stopped(f"{lost}; and {stopped}")
         return stopped
-    except RuntimeError:  # the meeting point is gone as well
-        return Stopped(f"{lost}; and the meeting point (rank 0, or torchrun's) cannot be reached", said=False)
 
 
 def node_names(held: list[tuple[int, ...]]) -> Callable[[int], str]:
     return lambda rank: called(held[rank], rank)
+
+
+def flat(table: dict[str, Any], before: str = "") -> dict[str, str]:
+    """{'run': {'iterations': 5}} -> {'run.iterations': '5'}: so that a difference can be named."""
+    found = {}
+    for key, value in table.items():
+        found |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": str(value)}
+    return found

@@ -14,9 +14,10 @@ from milodo.bench.recorder import Recorder, Stopwatch
 from milodo.bench.records import Record
 from milodo.config import Experiment, MethodTable
 from milodo.files import make_writable
+from milodo.learned.checkpoint import find_optimizer, read_card
 from milodo.network import DistributedNetwork, TreeObserver, degraded, place
-from milodo.runtime.group import Group, node_names
-from milodo.runtime.snapshots import Snapshots, common
+from milodo.runtime.group import Group, flat, node_names
+from milodo.runtime.snapshots import Snapshots
 from milodo.solve import Keeper, Status
 
 
@@ -46,9 +47,10 @@ class RealBenchmark(Benchmark):
 
     def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
         group, rank = self.group, self.group.rank
-        self.resume, self.snapshots = resume, []
-        same = {"graph": self.net.topology.fingerprint, "experiment": self.experiment.model_dump_json()}
-        group.agree({"same": same}, node_names(self.held))
+        self.snapshots = []
+        group.agree({"same": self._same()}, node_names(self.held))
+        resume, overwrite = resume or group.restarted, overwrite and not group.restarted
+        self.resume = resume
         if rank == 0:
             run = self.prepare(resume=resume, overwrite=overwrite)
             run["processes"] = group.world
@@ -68,13 +70,26 @@ class RealBenchmark(Benchmark):
             dtype=self.dtype,
             device=self.experiment.run.device,
         )
-        self.observer = TreeObserver(real.peers, real.topology.n)
+        self.observer = TreeObserver(real.peers, real.topology.n, real.device)
         self.net = degraded(real, outage=network.outage, messages=network.messages, seed=self.experiment.seed)
         self._race_all(run, done)
         self.observer.barrier()
         for snapshots in self.snapshots:
             snapshots.forget()
         return self.folder
+
+    def _same(self) -> dict[str, str]:
+        """What must not differ between processes; graphs and weights by content, wherever their files lie."""
+        experiment = self.experiment.model_dump(mode="json", exclude={"network": {"topology"}})
+        weights = {m.key: read_card(find_optimizer(m.weights)).weights.sha256 for m in self.experiment.methods if m.weights}
+        return flat(
+            {
+                "graph": self.net.topology.fingerprint,
+                "weights": weights,
+                "snapshot-every": self.snapshot_every,
+                "experiment": experiment,
+            }
+        )
 
     def _race_all(self, run: dict[str, Any], done: set[tuple[str, tuple[int, int]]]) -> None:
         for number, chunk in enumerate(self._chunks()):
@@ -108,7 +123,7 @@ class RealBenchmark(Benchmark):
         name = "".join(c if c.isalnum() else "-" for c in method.key).strip("-")
         run = f"{self.experiment.model_dump_json()} {method.key} {chunk} {self.held}"
         folder = self.folder / "snapshots" / f"{name}-{chunk[0]}"
-        make_writable(folder)
+        make_writable(self.folder)
         snapshots = Snapshots(folder, self.group.rank, self.net, self.snapshot_every, run)
         self.snapshots.append(snapshots)
         if not self.resume:
@@ -117,8 +132,8 @@ class RealBenchmark(Benchmark):
         def keep(recorder: Recorder, watch: Stopwatch) -> Keeper:
             where = f"snapshots/{method.key}/{chunk[0]}"
             self.group.tell(f"{where}/{self.group.rank}", {"available": snapshots.available()})
-            each = [self.group.hear(f"{where}/{rank}")["available"] for rank in range(self.group.world)]
-            snapshots.chosen = common(each)
+            each = [self.group.hear(f"{where}/{rank}", rank)["available"] for rank in range(self.group.world)]
+            snapshots.choose(each)
             snapshots.notes = lambda: {
                 "seconds": watch.seconds,
                 "rows": [[asdict(row) for row in rows] for rows in recorder.rows],

@@ -17,15 +17,15 @@ from milodo.algorithms import METHODS, Algorithm
 from milodo.algorithms.base import StepSize
 from milodo.errors import InvalidInput, unknown
 from milodo.files import atomic, make_writable, write_json
-from milodo.learned.checkpoint import load_optimizer
+from milodo.learned.checkpoint import find_optimizer, load_optimizer, read_card
 from milodo.network import DistributedNetwork, Network, Observer, StackedNetwork, StackedObserver, TreeObserver
 from milodo.network.consensus import maximum
 from milodo.problems.linear import LinearModel
-from milodo.problems.pooled import LOSSES, Scaling, duality_gap, pooled_problem, scaling
+from milodo.problems.pooled import LOSSES, Scaling, duality_gap, pooled_problem, scaling, settle_intercept
 from milodo.problems.sites import Site, classes_here, indicator, numeric_target, two_classes
 from milodo.provenance import provenance
-from milodo.runtime.group import Group
-from milodo.runtime.snapshots import Snapshots, common
+from milodo.runtime.group import Group, flat
+from milodo.runtime.snapshots import Snapshots
 from milodo.solve import Stop, mean_point, residual, solve
 from milodo.topology import Topology, topology
 
@@ -117,28 +117,33 @@ def fit_with_others(
     group: Group,
     progress: Callable[[int, float], None] | None = None,
     *,
+    write: Callable[[Fit], None] | None = None,
     snapshots: Path | None = None,
     snapshot_every: int | None = None,
     resume: bool = False,
 ) -> Fit:
-    """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point."""
+    """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point.
+
+    `write` saves the result before anybody forgets its snapshots.
+    """
     graph = task.topology(group.world)
     classes = classes_here(site, task.target) if task.loss == "logistic" else None
     if task.loss == "squared":
         numeric_target(site, task.target)  # refused here, before anybody waits for this site
-    kept: list[int] = []
-    run = hashlib.sha256(f"{asdict(task)} {graph.fingerprint} {site.columns}".encode()).hexdigest()
-    keeper = None
     net = DistributedNetwork(graph, task.weights, processes=[(node,) for node in range(graph.n)], timeout=group.timeout)
+    keeper = None
     if snapshots is not None and snapshot_every:
-        keeper = Snapshots(snapshots, group.rank, net, snapshot_every, run)
-        kept = keeper.available() if resume else keeper.forget() or []
+        data = hashlib.sha256(site.features.tobytes() + repr(site.target.tolist()).encode()).hexdigest()
+        run = f"{asdict(task)} {graph.fingerprint} {site.columns} {data}"
+        keeper = Snapshots(snapshots, group.rank, net, snapshot_every, hashlib.sha256(run.encode()).hexdigest())
+    weights = read_card(find_optimizer(task.optimizer)).weights.sha256 if task.optimizer else None
+    same = {**asdict(task), "graph": graph.fingerprint, "optimizer": weights, "snapshot-every": snapshot_every, "resume": resume}
     facts = {
-        "same": {"graph": graph.fingerprint, "task": repr(asdict(task))},
+        "same": flat(same),
         "columns": list(site.columns),
         "classes": classes,
         "file": site.path.name,
-        "snapshots": kept,
+        "snapshots": keeper.available() if keeper else [],
     }
     everybody = group.agree(facts, lambda rank: f"node {rank} (rank {rank})")
     for rank, other in enumerate(everybody):
@@ -146,10 +151,14 @@ def fit_with_others(
             f"node 0's {everybody[0]['file']}", everybody[0]["columns"], f"node {rank}'s {other['file']}", other["columns"]
         )
     pair = two_classes([other["classes"] for other in everybody], task.target) if task.loss == "logistic" else None
-    if keeper is not None and resume:
-        keeper.chosen = common([other["snapshots"] for other in everybody])
+    if keeper is not None:
+        resume = resume or group.restarted
+        keeper.choose([other["snapshots"] for other in everybody] if resume else [[]])
     observer = TreeObserver(net.peers, graph.n)
+    group.meet("ready")
     found = _fit([site], pair, task, net, observer, keeper, progress)
+    if write is not None:
+        write(found)
     observer.barrier()
     if keeper is not None:
         keeper.forget()
@@ -187,7 +196,7 @@ def _fit(
     algorithm, parameters, why = _method(task, problem, net)
     stop = Stop(steps=task.iterations, tolerance=task.tolerance, every=50)
     result = solve(algorithm.at(net.nodes), problem, net, stop, observer=observer, keeper=keeper, progress=progress)
-    x = mean_point(result.x, observer)
+    x = settle_intercept(problem, mean_point(result.x, observer), observer)
     objective, gap = duality_gap(problem, x, observer)
     coefficients, intercept = _in_units_of_the_data(x, scaled, task.intercept)
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
@@ -233,8 +242,13 @@ def _method(task: Task, problem: LinearModel, net: Network) -> tuple[Algorithm, 
             f"{method.label} also needs {', '.join(missing)}: give {' '.join(f'--set {name}=...' for name in missing)}, or leave "
             "out --method for one that needs nothing."
         )
-    why = WHY if task.method is None else f"{method.label}, as asked for"
+    asked = task.method is not None or bool(task.parameters)
+    why = f"{method.label} with {_brief(parameters)}, as asked for" if asked else f"{WHY} ({_brief(parameters)})"
     return method(**parameters), parameters, why  # type: ignore[arg-type]
+
+
+def _brief(parameters: dict[str, float]) -> str:
+    return ", ".join(f"{name} = {value:.3g}" for name, value in parameters.items())
 
 
 def _in_units_of_the_data(x: torch.Tensor, scaled: Scaling, intercept: bool) -> tuple[list[float], float]:
@@ -243,12 +257,17 @@ def _in_units_of_the_data(x: torch.Tensor, scaled: Scaling, intercept: bool) -> 
     return w.tolist(), float(x[-1] - w @ mean) if intercept else -float(w @ mean)
 
 
+def _finite(value: Any) -> Any:
+    """JSON knows neither NaN nor infinity."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: str) -> Path:
     """fit.json with everything, and coefficients.csv."""
     make_writable(folder)
-    content = {
-        key: (None if isinstance(value, float) and not math.isfinite(value) else value) for key, value in asdict(fit).items()
-    }
+    content = {key: _finite(value) for key, value in asdict(fit).items()}
     facts: dict[str, Any] = {"format": FORMAT, "runtime": runtime, "command": command, "task": asdict(task), **content}
     write_json(folder / "fit.json", {**facts, "provenance": provenance()})
     with atomic(folder / "coefficients.csv") as part, part.open("w", newline="") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -35,10 +36,11 @@ class Snapshots:
         """What else to keep, asked for at every snapshot."""
         self.found: dict[str, Any] = {}
         """What was kept beside the state that `last` returned."""
-        folder.mkdir(parents=True, exist_ok=True)
 
     def available(self) -> list[int]:
         """Iterations of which this process has a snapshot."""
+        if not self.folder.is_dir():
+            return []
         return sorted(int(match[1]) for path in self.folder.iterdir() if (match := self._pattern.fullmatch(path.name)))
 
     @property
@@ -48,10 +50,19 @@ class Snapshots:
     def path(self, k: int) -> Path:
         return self.folder / f"rank{self.rank}-{k}.safetensors"
 
-    def forget(self) -> None:
-        """Removes what this process has kept."""
+    def choose(self, available: list[list[int]]) -> None:
+        """Goes on after the latest iteration that every process has, and forgets what lies beyond it."""
+        self.chosen = common(available)
+        self.forget(after=self.chosen or 0)
+
+    def forget(self, after: int = 0) -> None:
+        """Removes what this process has kept of later iterations."""
         for k in self.available():
-            self.path(k).unlink(missing_ok=True)
+            if k > after:
+                self.path(k).unlink(missing_ok=True)
+        if not after:
+            with contextlib.suppress(OSError):  # others may still have theirs
+                self.folder.rmdir()
 
     def keep(self, k: int, state: Any) -> None:
         if k == 0 or k % self.every:
@@ -64,8 +75,10 @@ class Snapshots:
             "k": k,
             "others": others,
             "traffic": vars(self.net.traffic),
+            "first_round": self.net.first_round,
             "notes": self.notes(),
         }
+        self.folder.mkdir(parents=True, exist_ok=True)
         with atomic(self.path(k)) as part:
             save_file(tensors, part, metadata={"milodo": json.dumps(facts)})
         for old in self.available()[: -self.kept]:
@@ -99,6 +112,7 @@ class Snapshots:
             parts[name] = kept.to(value.device)
         for name, value in facts["traffic"].items():
             setattr(self.net.traffic, name, int(value))
+        self.net.first_round = int(facts["first_round"])
         self.found = facts["notes"]
         return self.chosen, type(first)(**parts)
 
@@ -109,8 +123,8 @@ def common(available: list[list[int]]) -> int | None:
     return max(shared, default=None)
 
 
-def latest(folder: Path) -> tuple[Path, int] | None:
-    """The newest folder of snapshots below this one, and the latest iteration that all processes seen there have."""
+def latest(folder: Path, processes: int = 1) -> tuple[Path, int] | None:
+    """The newest folder with snapshots of this many processes, and the latest iteration that all of them have."""
     newest: tuple[float, Path, int] | None = None
     for place in [folder, *(path for path in folder.glob("*") if path.is_dir())] if folder.is_dir() else []:
         kept: dict[str, list[int]] = {}
@@ -118,7 +132,7 @@ def latest(folder: Path) -> tuple[Path, int] | None:
             rank, _, k = path.stem.partition("-")
             if k.isdigit():
                 kept.setdefault(rank, []).append(int(k))
-        k = common(list(kept.values())) if kept else None
+        k = common(list(kept.values())) if len(kept) >= processes else None
         if k is not None and (newest is None or place.stat().st_mtime > newest[0]):
             newest = (place.stat().st_mtime, place, k)
     return None if newest is None else newest[1:]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trajectories import GRAPHS
+from trajectories import GRAPHS, LARGE
 
 from milodo.algorithms import METHODS
 from milodo.learned import LEARNED
@@ -18,6 +18,7 @@ from real import together
 AGREE = 1e-10
 CASES = [f"{graph} {name} perfect" for graph in GRAPHS for name in (*METHODS, *LEARNED)]
 CASES += [f"{graph} {name} {kind}" for graph in GRAPHS[:1] for name in ("prox-ed", "milodo") for kind in ("lossy", "short")]
+CASES.append(f"{LARGE} prox-ed perfect")
 
 
 @pytest.fixture(scope="module", params=[4, 3], ids=["a process a node", "several nodes on a process"])
