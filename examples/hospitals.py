@@ -1,8 +1,8 @@
 """Three hospitals, one model, and no patient's record leaves its hospital.
 
 Each hospital has a CSV file of its own. Three processes start, one a hospital; each reads its own file and nothing else, and
-talks to its two neighbours. What they say: running averages (to standardise), and iterates of the model. At the end all three
-have the coefficients that a Lasso on all patients together would give.
+talks to its two neighbours. What they say: counts and sums (to standardise), and iterates of the model. At the end all three have
+the coefficients that a Lasso on all patients together would give; the first one prints and saves them.
 
     python examples/hospitals.py [FOLDER]
 """

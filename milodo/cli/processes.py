@@ -34,7 +34,6 @@ from milodo.cli.progress import Bars
 from milodo.cli.tables import fit_tables
 from milodo.config import find_experiment, load_experiment
 from milodo.errors import InvalidInput
-from milodo.files import make_writable
 from milodo.network import place
 from milodo.network.distributed import TIMEOUT
 from milodo.problems.sites import read_site
@@ -249,15 +248,13 @@ def node(
         task = task_of(target, loss, l1, graph, intercept, standardise, method, chosen, optimizer, tolerance, iterations)
         site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [])
         first = group.rank == 0
-        if first or snapshot_every:
-            make_writable(out)
         fit = fit_with_others(
             site,
             task,
             group,
             progress_of(bars, task) if bars else None,
             write=(lambda found: write_fit(found, out, task, typed(), "distributed") and None) if first else None,
-            snapshots=out / "snapshots" if snapshot_every else None,
+            out=out,
             snapshot_every=snapshot_every,
             resume=resume,
         )

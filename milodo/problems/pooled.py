@@ -31,7 +31,7 @@ class Scaling:
 
 
 def scaling(features: Sequence[Tensor], net: Network, *, standardise: bool) -> Scaling:
-    """Counts, means and variances of the pooled data, by consensus: a site tells its neighbours running averages, never samples.
+    """Counts, means and variances of the pooled data, by consensus: a site tells its neighbours sums, never samples.
 
     Variances in a second pass around the mean: the difference of two large sums would lose half of their digits.
     """

@@ -118,13 +118,13 @@ def fit_with_others(
     progress: Callable[[int, float], None] | None = None,
     *,
     write: Callable[[Fit], None] | None = None,
-    snapshots: Path | None = None,
+    out: Path | None = None,
     snapshot_every: int | None = None,
     resume: bool = False,
 ) -> Fit:
     """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point.
 
-    `write` saves the result before anybody forgets its snapshots.
+    `write` saves the result into `out` before anybody forgets its snapshots there.
     """
     graph = task.topology(group.world)
     classes = classes_here(site, task.target) if task.loss == "logistic" else None
@@ -132,10 +132,10 @@ def fit_with_others(
         numeric_target(site, task.target)  # refused here, before anybody waits for this site
     net = DistributedNetwork(graph, task.weights, processes=[(node,) for node in range(graph.n)], timeout=group.timeout)
     keeper = None
-    if snapshots is not None and snapshot_every:
+    if out is not None and snapshot_every:
         data = hashlib.sha256(site.features.tobytes() + repr(site.target.tolist()).encode()).hexdigest()
         run = f"{asdict(task)} {graph.fingerprint} {site.columns} {data}"
-        keeper = Snapshots(snapshots, group.rank, net, snapshot_every, hashlib.sha256(run.encode()).hexdigest())
+        keeper = Snapshots(out / "snapshots", group.rank, net, snapshot_every, hashlib.sha256(run.encode()).hexdigest())
     weights = read_card(find_optimizer(task.optimizer)).weights.sha256 if task.optimizer else None
     same = {**asdict(task), "graph": graph.fingerprint, "optimizer": weights, "snapshot-every": snapshot_every, "resume": resume}
     facts = {
@@ -155,6 +155,8 @@ def fit_with_others(
         resume = resume or group.restarted
         keeper.choose([other["snapshots"] for other in everybody] if resume else [[]])
     observer = TreeObserver(net.peers, graph.n)
+    if out is not None and (write is not None or keeper is not None):
+        make_writable(out)  # before the work, not after it
     group.meet("ready")
     found = _fit([site], pair, task, net, observer, keeper, progress)
     if write is not None:
