@@ -95,10 +95,11 @@ def show(d: int, N: int, seconds: dict[str, float]) -> None:
     print(f"\nLASSO({PROCESSES},{d},{N}), ring({PROCESSES}), {PROCESSES} processes on {cores} cores, fp64, one thread each")
     for name, value in seconds.items():
         print(f"  {name:24s} {value * 1e6:10,.0f} µs")
-    floor = seconds["gradient"] + seconds["exchange"]
-    over = seconds["step"] - floor
-    print(f"  step of Prox-ED over gradient + exchange: {seconds['step'] / floor:.2f}x, {over * 1e6:+,.0f} µs", end="")
-    print(f" (goal: at most 1.25) {verdict(seconds['step'] <= 1.25 * floor)}" if d >= 30_000 else "", flush=True)
+    apart, step = seconds["gradient"] + seconds["exchange"], seconds["step"]
+    ratio = step / seconds["gradient, then exchange"]
+    print(f"  step of Prox-ED over (gradient, then exchange): {ratio:.2f}x", end="")
+    print(f" (goal: at most 1.25) {verdict(ratio <= 1.25)}" if d >= 30_000 else "")
+    print(f"  over the two measured apart, which leaves out the wait for the slowest: {step / apart:.2f}x", flush=True)
 
 
 def main() -> None:
