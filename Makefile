@@ -25,6 +25,8 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/edges.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/choices.py
+	$(BIN)/python benchmarks/runtime.py
+	$(BIN)/python benchmarks/degraded.py
 	$(BIN)/python benchmarks/training.py --compile
 	$(BIN)/python benchmarks/learned.py transfer
 	$(BIN)/python benchmarks/learned.py long

@@ -8,7 +8,19 @@ from milodo.algorithms import DAPG, METHODS, ODAPG, Algorithm, PGExtra, PrimalDu
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo
 from milodo.learned.checkpoint import load_optimizer, save_optimizer
-from milodo.network import CommonMixingNetwork, Network, Observer, StackedNetwork, StackedObserver, Traffic
+from milodo.network import (
+    CommonMixingNetwork,
+    CompressedNetwork,
+    DistributedNetwork,
+    LossyNetwork,
+    Network,
+    Observer,
+    StackedNetwork,
+    StackedObserver,
+    Traffic,
+    TreeObserver,
+    degraded,
+)
 from milodo.problems import (
     L1,
     Box,
@@ -33,9 +45,10 @@ from milodo.topology import Topology
 __version__ = "0.1.0"
 
 __all__ = [
-    "DAPG", "L1", "LEARNED", "METHODS", "ODAPG", "Algorithm", "BaseRules", "Box", "CommonMixingNetwork", "CustomProblem",
-    "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares", "Logistic", "LogisticRegression",
-    "MiLoDo", "Network", "NonNegative", "Observer", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED",
-    "Reference", "Regularizer", "Result", "StackedNetwork", "StackedObserver", "Status", "Stop", "Topology", "Traffic", "Zero",
-    "instance_seeds", "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
+    "DAPG", "L1", "LEARNED", "METHODS", "ODAPG", "Algorithm", "BaseRules", "Box", "CommonMixingNetwork", "CompressedNetwork",
+    "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares",
+    "Logistic", "LogisticRegression", "LossyNetwork", "MiLoDo", "Network", "NonNegative", "Observer", "PGExtra", "PrimalDual",
+    "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork", "StackedObserver",
+    "Status", "Stop", "Topology", "Traffic", "TreeObserver", "Zero", "degraded", "instance_seeds", "iterate", "load_optimizer",
+    "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
