@@ -111,7 +111,7 @@ def test_torchrun_starts_the_same(tmp_path):
 
 def launch_and_break(folder, signal_number, *, timeout):
     """Starts a long run, waits for snapshots, then breaks node 2; returns how it ended, and after how many seconds."""
-    path = experiment(folder, iterations=4000)
+    path = experiment(folder, iterations=1500)
     command = [sys.executable, "-m", "milodo", "run", str(path), "--out", str(folder / "real"), "--snapshot-every", "50"]
     process = subprocess.Popen(
         [*command, "--timeout", str(timeout)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -141,7 +141,7 @@ def test_a_node_that_dies_or_hangs_stops_all_and_the_run_goes_on_from_its_snapsh
     assert seconds < timeout + 12  # the timeout, and processes that end on a busy machine
     assert not any(alive(pid) for pid in workers)
     assert not [path for path in (tmp_path / "real").rglob(".*")], "half-written files"
-    path = experiment(tmp_path, iterations=4000)
+    path = experiment(tmp_path, iterations=1500)
     again = milodo("run", path, "--out", tmp_path / "real", "--snapshot-every", "50", "--resume")
     assert again.returncode == 0, again.stderr
     if kind == signal.SIGKILL:
@@ -297,7 +297,7 @@ def test_too_many_processes_are_refused(tmp_path):
 
 
 def test_a_snapshot_of_another_run_is_refused(tmp_path):
-    path = experiment(tmp_path, iterations=4000)
+    path = experiment(tmp_path, iterations=1500)
     code, error, _, _ = launch_and_break(tmp_path, signal.SIGKILL, timeout=4.0)
     assert code == 3, error
     for file in (tmp_path / "real").glob("snapshots/*/rank1-*.safetensors"):
@@ -313,7 +313,7 @@ def read_coefficients(folder):
 def test_torchrun_restarts_a_killed_node_and_the_fit_goes_on(tmp_path):
     """--max-restarts: after a kill -9 all come back, find their snapshots, and end where an undisturbed fit ends."""
     clinics(tmp_path)
-    options = ["--target", "target", "--loss", "logistic", "--l1", "0.05", "--standardise", "--tolerance", "1e-7"]
+    options = ["--target", "target", "--loss", "logistic", "--l1", "0.05", "--standardise", "--tolerance", "1e-5"]
     out = tmp_path / "fit"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--max-restarts", "1"]
     command += ["--master-port", str(free_port()), "-m", "milodo", "node", "--data", str(tmp_path / "site-{rank}.csv"), *options]

@@ -21,6 +21,8 @@ from milodo.topology import topology
 
 GRAPHS = ("ring(4)", "star(4)", "grid(2x3)", "tree(4)", "erdos_renyi(4,0.6,seed=1)")
 """With four processes most have one node each; with three some hold two."""
+SHARED, FEW = 3, ("prox-ed", "dapg", "milodo")
+"""Where processes share nodes, these methods are enough: one round, several, and swap itself."""
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
 STEPS, D = 200, 7
@@ -59,6 +61,8 @@ def main() -> None:
         for graph in (*GRAPHS, LARGE):
             n = topology(graph).n
             chosen = {"prox-ed": METHODS["prox-ed"](gamma=SMALL["gamma"])} if graph == LARGE else methods(graph)
+            if group.world == SHARED:
+                chosen = {name: method for name, method in chosen.items() if name in FEW}
             for name, method in chosen.items():
                 for kind, options in (("perfect", {}), ("lossy", {"outage": 0.3}), ("short", {"messages": "float16"}))[
                     : 3 if name in ("prox-ed", "milodo") and graph in GRAPHS[:1] else 1
