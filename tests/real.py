@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-LIMIT = 120.0
+LIMIT = 240.0
 """Seconds after which a test's processes are ended: a deadlock must fail, not hang."""
 
 

@@ -26,7 +26,7 @@ SHARED, FEW = 3, ("prox-ed", "dapg", "milodo")
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
 STEPS, D = 200, 7
-SMALL = {"gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 2}
+SMALL = {"gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1}
 
 
 def methods(graph: str) -> dict:
