@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from milodo.algorithms import Algorithm
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, as_float, quoted, whole
 from milodo.network import Network, Observer, StackedObserver, Traffic
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Point
@@ -34,7 +34,7 @@ class Status(Enum):
 
 
 GROWTH = 1e6
-"""A loss this many times the loss at the start counts as divergence."""
+"""A loss this many times the loss at the start counts as divergence (`too_large`)."""
 
 
 def check(algorithm: Algorithm, problem: Problem, net: Network) -> None:
@@ -101,17 +101,16 @@ class Stop:
     steps: int = 1000
     seconds: float | None = None
     tolerance: float | None = None
-    """End when every instance satisfies ‖x̄ - prox(x̄ - ∇f(x̄)/L)‖ L <= tolerance and its consensus error is as small."""
+    """End when every instance is this close to optimal, relative to its own units: see `off_by`."""
     every: int = 10
     """Iterations between two looks at the tolerance and at divergence."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.every < 1:
-            raise InvalidInput(f"steps is {self.steps} and every is {self.every}; both must be at least 1.")
+        whole("steps", self.steps, least=1), whole("every", self.every, least=1)
         for name in ("seconds", "tolerance"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InvalidInput(f"{name} is {value}, but it must be > 0.")
+            if value is not None and not (as_float(value) or 0) > 0:
+                raise InvalidInput(f"{name} is {quoted(value)}, but it must be a number > 0.")
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def mean_point(x: NodeTensor, observer: Observer) -> Point:
 
 
 TOUCH = 1e-6
-"""How far beyond a wall of r an average still counts as touching it, relative to its size."""
+"""How far beyond a wall of r an average still counts as touching it, relative to the size of what was averaged."""
 
 
 def judged_point(x: NodeTensor, problem: Problem, observer: Observer) -> Point:
@@ -144,7 +143,10 @@ def judged_point(x: NodeTensor, problem: Problem, observer: Observer) -> Point:
     and are judged in fp64, and r = ∞ there would look like divergence."""
     x_mean = mean_point(x, observer)
     inside = problem.reg.inside(x_mean)
-    return torch.where((inside - x_mean).abs() <= TOUCH * (1 + x_mean.abs()), inside, x_mean)
+    if torch.equal(inside, x_mean):
+        return x_mean
+    size = observer.mean(x.abs(), dim=-2)
+    return torch.where((inside - x_mean).abs() <= TOUCH * torch.maximum(size, inside.abs()), inside, x_mean)
 
 
 def consensus_error(x: NodeTensor, observer: Observer) -> torch.Tensor:
@@ -158,6 +160,73 @@ def residual(problem: Problem, x: Point, observer: Observer) -> torch.Tensor:
     L = observer.mean(problem.lipschitz(), dim=-1).unsqueeze(-1)
     gradient = observer.mean(problem.grad(problem.everywhere(x)), dim=-2)
     return (L * (x - problem.reg.prox(x - gradient / L, 1 / L))).norm(dim=-1)
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is much and what is little in a problem, one number an instance: what multiplying the data by 1000 multiplies."""
+
+    value: torch.Tensor
+    """The objective of the empty model: ½ the variance of the targets, ln 2 for each of two equal classes."""
+    gradient: torch.Tensor
+    """(1/n) Σ ‖∇f_i‖ at the start: of what cancels at the optimum."""
+    L: torch.Tensor
+    """The mean of the Lipschitz constants of ∇f_i."""
+
+    @classmethod
+    def of(cls, problem: Problem, observer: Observer) -> Units:
+        start = problem.start()
+        at_start = problem.objective(start[..., 0, :], observer).abs()
+        # What an intercept explains to rounding (targets that are all the same) leaves no unit: rounding is one then.
+        value = problem.objective(problem.empty(observer), observer).abs().maximum(torch.finfo(problem.dtype).eps * at_start)
+        gradient = observer.mean(problem.grad(start).norm(dim=-1), dim=-1)
+        return cls(value, gradient, observer.mean(problem.lipschitz(), dim=-1))
+
+
+@dataclass(frozen=True)
+class Off:
+    """How far from optimal, in the problem's own units, one number an instance. None of them changes with the units of data."""
+
+    gap: torch.Tensor
+    """The proven gap of x̄ / the objective of the empty model; NaN where the problem knows no bound."""
+    moved: torch.Tensor
+    """‖x̄ - prox(x̄ - ∇f(x̄)/L)‖ / size, the size being ‖x̄‖, or how far the first such step goes if that is more."""
+    consensus: torch.Tensor
+    """(1/n) Σ ‖x_i - x̄‖ / size."""
+
+    @property
+    def worst(self) -> torch.Tensor:
+        """The largest of the three."""
+        return torch.maximum(torch.maximum(self.moved, self.consensus), self.gap.nan_to_num(nan=0.0))
+
+
+def off_by(problem: Problem, x: NodeTensor, observer: Observer, units: Units) -> Off:
+    x_mean = mean_point(x, observer)
+    size = torch.maximum(x_mean.norm(dim=-1), units.gradient / units.L)
+    gap = problem.certificate(x_mean, observer)
+    return Off(
+        _ratio(gap, units.value) if gap is not None else torch.full_like(size, torch.nan),
+        _ratio(residual(problem, x_mean, observer) / units.L, size),
+        _ratio(consensus_error(x, observer), size),
+    )
+
+
+def _ratio(a: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+    """a / unit; where there is no unit, 0 if there is nothing to measure either."""
+    return torch.where(a == 0, 0.0, a / unit)
+
+
+def too_large(problem: Problem, observer: Observer, first: torch.Tensor) -> torch.Tensor:
+    """A loss above this counts as divergence: GROWTH times that of the first iterate or of the problem's start.
+
+    Where both are 0, the unit of the objective is ‖∇f‖²/L; an objective without L has no unit, and 1 must do.
+    """
+    start = problem.start()
+    unit = torch.maximum(first.abs(), problem.objective(start[..., 0, :], observer).abs())
+    if problem.knows_lipschitz and bool((unit == 0).any()):
+        gradient = observer.mean(problem.grad(start).norm(dim=-1), dim=-1)
+        unit = torch.where(unit == 0, gradient.square() / observer.mean(problem.lipschitz(), dim=-1), unit)
+    return GROWTH * torch.where(unit > 0, unit, 1.0)
 
 
 @torch.no_grad()
@@ -177,18 +246,20 @@ def solve(
     steps = stop.steps if algorithm.longest is None else min(stop.steps, algorithm.longest)
     start, sent = time.perf_counter(), net.traffic.snapshot()
     k, state, status = 0, None, Status.RUNNING
-    first = last = None
+    limit = units = None
     after = keeper.last(next(iterate(algorithm, problem, net, x0=x0))) if keeper else None
     for k, state in enumerate(iterate(algorithm, problem, net, x0=x0, after=after), after[0] if after else 0):
         if keeper:
             keeper.keep(k, state)
         if k % stop.every == 0 or k == steps:
             last = problem.objective(judged_point(state.x, problem, observer), observer)
-            first = last if first is None else first
-            if not torch.isfinite(last).all() or (last > GROWTH * first.abs().clamp(min=1)).any():
+            limit = too_large(problem, observer, last) if limit is None else limit
+            if not torch.isfinite(last).all() or (last > limit).any():
                 status = Status.DIVERGED
             elif stop.tolerance is not None or progress:
-                off = distance_from_optimal(problem, state.x, observer)
+                units = Units.of(problem, observer) if units is None else units
+                worst = off_by(problem, state.x, observer, units).worst.max()
+                off = float(observer.mean(worst.expand(problem.n), dim=-1))  # one number for all: they must stop together
                 if stop.tolerance is not None and off <= stop.tolerance:
                     status = Status.CONVERGED
                 if progress:
@@ -203,9 +274,3 @@ def solve(
     objective = problem.objective(judged_point(state.x, problem, observer), observer)
     return Result(state.x, k, status, objective, consensus_error(state.x, observer), net.traffic - sent)
 
-
-def distance_from_optimal(problem: Problem, x: NodeTensor, observer: Observer) -> float:
-    """The larger of residual and consensus error, of the worst instance."""
-    optimality = residual(problem, mean_point(x, observer), observer)
-    worst = torch.maximum(optimality, consensus_error(x, observer)).max()
-    return float(observer.mean(worst.expand(problem.n), dim=-1))  # one number for all processes: they must stop together

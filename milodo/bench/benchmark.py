@@ -243,9 +243,8 @@ class Benchmark:
         found = self._certify(problem, "tuning instances")
         if not bool(found.certified.all()):
             raise InvalidInput(
-                f"no optimum could be certified for the tuning instances (the worst {found.kind} is "
-                f"{float(found.certificate.max()):.0e}), so there is no gap to tune for. "
-                "Give the parameters with use = 'given', or change the problem: it may have no minimum."
+                f"no optimum could be certified for the tuning instances ({found.why}), so there is no gap to tune for. "
+                "Give the parameters with use = 'given', or change the problem."
             )
         return found.value
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from milodo.files import write_json
 
-NUMERICS = 2
+NUMERICS = 3
 """Raised when a change of the library may change what tuning finds; older results are then forgotten."""
 
 
@@ -29,7 +29,7 @@ def cache_path(key: dict[str, Any]) -> Path:
 def load(key: dict[str, Any]) -> dict[str, Any] | None:
     """What was stored under this key; None if nothing, or something that cannot be it."""
     try:
-        content = json.loads(cache_path(key).read_text())
+        content = json.loads(cache_path(key).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content["result"] if isinstance(content, dict) and content.get("key") == key and "result" in content else None

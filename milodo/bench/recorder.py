@@ -13,7 +13,7 @@ from milodo.algorithms import Algorithm
 from milodo.bench.records import Record
 from milodo.network import Network, Observer, StackedObserver
 from milodo.problems import Problem
-from milodo.solve import GROWTH, Keeper, Status, consensus_error, iterate, judged_point
+from milodo.solve import Keeper, Status, consensus_error, iterate, judged_point, too_large
 from milodo.types import NodeTensor
 
 
@@ -73,6 +73,8 @@ class Recorder:
         self.ended = [Status.RUNNING] * len(seeds)
         self.sent_before = net.traffic.snapshot()
         """What the network had carried when this run began."""
+        self.too_large: list[float] = []
+        """Losses above which an instance has diverged, known from the first look on."""
 
     def look(self, k: int, x: NodeTensor, seconds: float, limits: Limits) -> None:
         """Loss and gap are computed in fp64 on the fp64 problem, whatever precision the method runs in."""
@@ -85,12 +87,15 @@ class Recorder:
         numbers = [here.messages, here.floats, here.bytes, *(mine * value for value in (seconds, *loss, *consensus))]
         messages, floats, sent, seconds, *means = observer.total(torch.tensor(numbers, dtype=torch.float64)).tolist()
         loss, consensus = means[: len(loss)], means[len(loss) :]
+        if not self.too_large:
+            first = [rows[0].loss if rows else now for rows, now in zip(self.rows, loss, strict=True)]
+            first = torch.tensor(first, dtype=self.judge.dtype, device=self.judge.device)
+            self.too_large = too_large(self.judge, observer, first).tolist()
         for b, seed in enumerate(self.seeds):
             if self.ended[b] is not Status.RUNNING:
                 continue
             gap = loss[b] - float(self.optimum[b])
-            start = self.rows[b][0].loss if self.rows[b] else loss[b]
-            if not math.isfinite(loss[b]) or loss[b] > GROWTH * max(abs(start), 1):
+            if not math.isfinite(loss[b]) or loss[b] > self.too_large[b]:
                 self.ended[b] = Status.DIVERGED
             elif limits.stop_gap is not None and gap <= limits.stop_gap:
                 self.ended[b] = Status.CONVERGED

@@ -19,7 +19,7 @@ from milodo.algorithms import Algorithm, Choice, Fraction, StepSize
 from milodo.bench.recorder import sample_times
 from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
-from milodo.solve import GROWTH, check, judged_point
+from milodo.solve import check, judged_point, too_large
 
 OBSERVER = StackedObserver()
 
@@ -181,7 +181,8 @@ class _Trials:
     def __init__(self, method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor, search: Search) -> None:
         self.method, self.problem, self.net, self.optimum, self.search = method, problem, net, optimum, search
         self.done: list[Trial] = []
-        self.start_loss = float(problem.objective(problem.start()[..., 0, :], OBSERVER).mean())
+        start_loss = problem.objective(problem.start()[..., 0, :], OBSERVER)
+        self.too_large = float(too_large(problem, OBSERVER, start_loss).mean())
 
     @property
     def best(self) -> Trial:
@@ -238,7 +239,7 @@ class _Trials:
         for target in sample_times(search.iterations, TIMES_PER_DECADE):
             for group in groups:
                 group.advance(target - k)
-                group.look(target, self.optimum, GROWTH * max(abs(self.start_loss), 1))
+                group.look(target, self.optimum, self.too_large)
             k = target
             progress(k / search.iterations)
             reached = any(group.best_gap <= search.target for group in groups)

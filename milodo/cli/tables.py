@@ -59,21 +59,21 @@ def _bytes(count: float) -> str:
 
 
 def tuning_table(run: dict[str, Any]) -> Table:
-    table = Table(title=f"{run['problem']} on {run['topology']['name']}")
+    table = Table(title=escape(f"{run['problem']} on {run['topology']['name']}"))
     for column in ("method", "parameters", "how", "candidates", "cost to the target"):
         table.add_column(column, justify="right" if column in ("candidates", "cost to the target") else "left")
     for method, facts in run["methods"].items():
         tuning = run["tuning"].get(method)
         if tuning is None:
             chosen = facts["weights"]["name"] if "weights" in facts else parameters(facts["parameters"])
-            table.add_row(facts["label"], chosen, facts["how"], "-", "-")
+            table.add_row(escape(facts["label"]), escape(chosen), facts["how"], "-", "-")
             continue
         cost = (
             f"{tuning['score']:,.0f} {tuning['cost']}" if tuning["reached"] else f"not within {tuning['iterations']:,} iterations"
         )
         if tuning["score"] is None:
             cost = "every candidate diverged"
-        table.add_row(facts["label"], parameters(facts["parameters"]), facts["how"], str(tuning["candidates"]), cost)
+        table.add_row(escape(facts["label"]), parameters(facts["parameters"]), facts["how"], str(tuning["candidates"]), cost)
     return table
 
 
@@ -82,7 +82,8 @@ def optimizers_table(cards: list[Card]) -> Table:
     for column in ("name", "method", "runs on", "weights", "good for"):
         table.add_column(column, justify="right" if column == "weights" else "left", no_wrap=column == "name")
     for card in cards:
-        table.add_row(card.name, card.kind, card.topology.name, f"{card.weights.parameters:,}", escape(card.good_for))
+        graph, size = escape(card.topology.name), f"{card.weights.parameters:,}"
+        table.add_row(escape(card.name), card.kind, graph, size, escape(card.good_for))
     return table
 
 
@@ -91,7 +92,8 @@ FASTEST_EDGES = 600
 
 
 def topology_table(graph: Topology) -> Table:
-    table = Table(title=f"{graph}: {graph.n} nodes, {len(graph.edges)} edges, diameter {graph.diameter}", show_header=True)
+    title = f"{graph}: {graph.n} nodes, {len(graph.edges)} edges, diameter {graph.diameter}"
+    table = Table(title=escape(title), show_header=True)
     degrees = graph.degrees
     table.caption = (
         f"degrees {min(degrees)} to {max(degrees)}, mean {sum(degrees) / graph.n:.3g}; fingerprint {graph.fingerprint}"
@@ -119,7 +121,8 @@ LONGEST = 30
 
 def fit_tables(fit: Fit) -> list[Table]:
     """The coefficients that are not zero, and what they cost."""
-    table = Table(title="Coefficients" + (f" of ln odds of {fit.classes[1]!r}" if fit.classes else ""), title_justify="left")
+    of = f" of ln odds of {escape(repr(fit.classes[1]))}" if fit.classes else ""
+    table = Table(title=f"Coefficients{of}", title_justify="left")
     table.add_column("feature")
     table.add_column("coefficient", justify="right")
     if fit.standardised is not None:
@@ -134,13 +137,14 @@ def fit_tables(fit: Fit) -> list[Table]:
     table.caption = f"{len(found)} of {len(fit.columns)} features are used" + (
         f"; the {LONGEST} largest are shown" if len(found) > LONGEST else ""
     )
+    of_the_empty, no_bound = "the objective without features", "no bound without a penalty"
     facts = Table(show_header=False)
     for name, value in (
         ("samples at all sites", f"{fit.samples:,}"),
         ("objective", f"{fit.objective:.10g}"),
-        ("above the minimum by at most", f"{fit.gap:.1e}" if math.isfinite(fit.gap) else "no bound without a penalty"),
-        ("optimality residual", f"{fit.residual:.1e}"),
-        ("consensus error", f"{fit.consensus:.1e}"),
+        ("above the minimum by at most", f"{fit.gap:.1e} of {of_the_empty}" if math.isfinite(fit.gap) else no_bound),
+        ("optimality residual", f"{fit.residual:.1e}, relative"),
+        ("consensus error", f"{fit.consensus:.1e}, relative"),
         ("iterations", f"{fit.iterations:,}"),
         ("rounds", f"{fit.rounds:,}"),
         ("bytes sent by all sites", _bytes(fit.bytes)),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput, unknown
+from milodo.errors import InvalidInput, quoted, unknown, whole
 from milodo.network import Observer
 from milodo.problems.regularizers import Regularizer
 from milodo.types import NodeScalar, NodeTensor, Point, Step
@@ -41,6 +41,11 @@ class Problem(ABC):
     def lipschitz(self) -> NodeScalar:
         """L_i >= the Lipschitz constant of ∇f_i [*batch, n]."""
 
+    @property
+    def knows_lipschitz(self) -> bool:
+        """Whether lipschitz() can answer."""
+        return True
+
     @abstractmethod
     def at(self, nodes: Sequence[int]) -> Self:
         """The same problem, holding only these rows."""
@@ -62,6 +67,14 @@ class Problem(ABC):
     def objective(self, x: Point, observer: Observer) -> Tensor:
         """f(x) + r(x) at one common point, with f = (1/n) Σ f_i over all nodes of the network."""
         return observer.mean(self.value(self.everywhere(x)), dim=-1) + self.reg.value(x)
+
+    def empty(self, observer: Observer) -> Point:
+        """The model that uses no feature; what its objective is, is the natural unit of gaps."""
+        return self.start()[..., 0, :]
+
+    def certificate(self, x: Point, observer: Observer) -> Tensor | None:
+        """A proven bound of objective(x) - minimum, one number an instance; None where the problem knows none."""
+        return None
 
 
 class Family(ABC):
@@ -85,6 +98,10 @@ class Family(ABC):
     ) -> Problem:
         """The instances with these seeds, [len(seeds), n, ...]. Only the slices of `nodes` are built."""
 
+    def memory(self, instances: int = 1, nodes: int | None = None, dtype: torch.dtype = torch.float64) -> int:
+        """Bytes of data of so many instances, at so many nodes (all unless given); 0 where a family cannot say."""
+        return 0
+
 
 def stream(*key: int) -> np.random.Generator:
     """Random numbers named by a key, the same in every process."""
@@ -92,15 +109,28 @@ def stream(*key: int) -> np.random.Generator:
 
 
 PURPOSES = {"test": 0, "tuning": 1, "training": 2, "validation": 3}
+MOST_INSTANCES = 10**6 - 1
+"""For one purpose."""
 
 
 def instance_seeds(purpose: str, count: int, seed: int = 0) -> list[int]:
     """Seeds of instances for one purpose; those of two purposes never meet."""
     if purpose not in PURPOSES:
         raise unknown("purpose", purpose, PURPOSES)
-    if count >= 10**6:
-        raise InvalidInput(f"{count} instances for {purpose}: at most 999,999 have seeds of their own.")
-    return [(seed * len(PURPOSES) + PURPOSES[purpose]) * 10**6 + k for k in range(count)]
+    if whole("the number of instances", count) > MOST_INSTANCES:
+        raise InvalidInput(f"{count} instances for {purpose}: at most {MOST_INSTANCES:,} have seeds of their own.")
+    first = (whole("seed", seed) * len(PURPOSES) + PURPOSES[purpose]) * (MOST_INSTANCES + 1)
+    return [first + k for k in range(count)]
+
+
+def checked_seeds(seeds: Sequence[int], family: str) -> list[int]:
+    """Seeds of instances, at least one; each names a stream of numbers, so it must be whole and not negative."""
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise InvalidInput(f"{family}: seeds is {quoted(seeds)}, but it must be a list of whole numbers, one for each instance.")
+    checked = [whole(f"{family}: a seed", seed) for seed in seeds]
+    if not checked:
+        raise InvalidInput(f"{family}: asked for no instances. Give at least one seed.")
+    return checked
 
 
 def check_finite(what: str, x: Tensor) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from milodo.errors import InvalidInput
+from milodo.errors import LARGEST, InvalidInput, as_float, quoted, whole
 from milodo.problems.base import Problem, check_finite
 from milodo.problems.regularizers import Regularizer
 from milodo.types import NodeScalar, NodeTensor
@@ -37,14 +37,23 @@ class CustomProblem(Problem):
         instances: int = 0,
         lipschitz: float | None = None,
     ) -> None:
+        whole("d", d, least=1, most=LARGEST), whole("instances", instances)
+        if not callable(f) or not isinstance(data, dict) or not isinstance(reg, Regularizer):
+            raise InvalidInput(
+                f"CustomProblem needs a function of x and one node's data, a dict of tensors and a regularizer such as L1(0.1), "
+                f"but got {quoted(f)}, {quoted(data)} and {quoted(reg)}."
+            )
         leaves = tree_leaves(data)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor):
+                raise InvalidInput(f"data holds {quoted(leaf)}. Give tensors only, e.g. torch.tensor(...).")
         if not leaves or any(leaf.ndim <= instances for leaf in leaves):
             raise InvalidInput(f"every tensor in data needs {instances + 1} leading axes: instances, then nodes.")
         lead = {tuple(leaf.shape[: instances + 1]) for leaf in leaves}
         if len(lead) > 1:
             raise InvalidInput(f"tensors in data disagree about instances and nodes: {sorted(lead)}.")
-        if lipschitz is not None and not 0 < lipschitz < float("inf"):
-            raise InvalidInput(f"lipschitz is {lipschitz}, but it must be a finite number > 0.")
+        if lipschitz is not None and not 0 < (as_float(lipschitz) or 0) < float("inf"):
+            raise InvalidInput(f"lipschitz is {quoted(lipschitz)}, but it must be a finite number > 0.")
         for name, value in data.items():
             for leaf in tree_leaves(value):
                 if leaf.is_floating_point():
@@ -68,6 +77,10 @@ class CustomProblem(Problem):
 
     def grad(self, x: NodeTensor) -> NodeTensor:
         return self._over_nodes(grad(self.f), x)
+
+    @property
+    def knows_lipschitz(self) -> bool:
+        return self.bound is not None
 
     def lipschitz(self) -> NodeScalar:
         if self.bound is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +21,9 @@ class LeastSquares(LinearModel):
     """
 
     curvature = 1.0
+    bending = 0.0
+    homogeneous = True
+    reach = math.inf
 
     def loss(self, u: Tensor) -> Tensor:
         return (u - self.b).square() / 2

@@ -11,9 +11,13 @@ import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput
+from milodo.network import Observer
 from milodo.problems.base import Problem, check_finite
-from milodo.problems.regularizers import Regularizer
-from milodo.types import NodeScalar, NodeTensor
+from milodo.problems.regularizers import Regularizer, Sparing
+from milodo.types import NodeScalar, NodeTensor, Point
+
+SETTLING = 50
+"""Newton steps at most to settle an intercept."""
 
 
 class LinearModel(Problem):
@@ -25,6 +29,12 @@ class LinearModel(Problem):
 
     curvature: float
     """An upper bound of ℓ''."""
+    bending: float
+    """The smallest τ with |ℓ'''| <= τ ℓ''."""
+    homogeneous: bool
+    """Whether ℓ(t u, t b) = t² ℓ(u, b)."""
+    reach: float
+    """The largest |t| for which ℓ'(u) - t ℓ''(u) lies in dom ℓ* for every u."""
 
     def __init__(self, A: Tensor, b: Tensor, reg: Regularizer, weights: Tensor | None = None) -> None:
         A, b = torch.as_tensor(A), torch.as_tensor(b)  # numpy arrays are welcome
@@ -75,7 +85,15 @@ class LinearModel(Problem):
         return self.weigh(self.loss(self.predict(x))).mean(-1)
 
     def grad(self, x: NodeTensor) -> NodeTensor:
-        return apply(self.A.mT, self.weigh(self.loss_slope(self.predict(x))) / self.samples)
+        return self.pull_back(self.loss_slope(self.predict(x)))
+
+    def pull_back(self, v: Tensor) -> NodeTensor:
+        """(1/N) A_iᵀ s_i v_i: the gradient, if v is the slope of the loss."""
+        return apply(self.A.mT, self.weigh(v) / self.samples)
+
+    def mean(self, v: Tensor, observer: Observer) -> Tensor:
+        """(1/n) Σ_i (1/N) Σ_j s_ij v_ij over all samples of all nodes [*batch]."""
+        return observer.mean(self.weigh(v).mean(-1), dim=-1)
 
     def lipschitz(self) -> NodeScalar:
         return self._lipschitz
@@ -89,6 +107,69 @@ class LinearModel(Problem):
         rows = torch.as_tensor(nodes, device=self.device)
         weights = None if self.weights is None else self.weights.index_select(-2, rows)
         return type(self)(self.A.index_select(-3, rows), self.b.index_select(-2, rows), self.reg, weights)
+
+    def turning(self, index: tuple[int, ...]) -> float:
+        """R with |d/dt ∇²f(x + t v)| <= R ‖v‖ ∇²f(x + t v), for one instance: how fast the curvature can change."""
+        return self.bending * float(torch.linalg.vector_norm(self.A[index], dim=-1).max()) if self.bending else 0.0
+
+    @property
+    def spares_intercept(self) -> bool:
+        return isinstance(self.reg, Sparing)
+
+    def empty(self, observer: Observer) -> Point:
+        return self.settled(super().empty(observer), observer)
+
+    @torch.no_grad()
+    def settled(self, x: Point, observer: Observer) -> Point:
+        """x with the intercept, if there is one, that is best beside the other coefficients: Newton steps in one unknown."""
+        if not self.spares_intercept:
+            return x
+        x = x.clone()
+        for _ in range(SETTLING):
+            u = self.predict(self.everywhere(x))
+            step = self._intercept_step(u, self.loss_slope(u), observer)
+            step = torch.where(step.isfinite(), step, 0.0)
+            before = x[..., -1].clone()
+            x[..., -1] -= step
+            if bool((step.abs() <= 1e-15 * torch.maximum(before.abs(), x[..., -1].abs())).all()):
+                break
+        return x
+
+    def _intercept_step(self, u: Tensor, v: Tensor, observer: Observer) -> Tensor:
+        """Newton's, for the intercept alone."""
+        return self.mean(v, observer) / self.mean(self.loss_curvature(u), observer)
+
+    def feasible(self, u: Tensor, v: Tensor, observer: Observer) -> Tensor:
+        """The dual v = ℓ'(u) as an unpenalised intercept allows it, Σ s v = 0; NaN where that leads out of dom ℓ*."""
+        if not self.spares_intercept:
+            return v
+        step = self._intercept_step(u, v, observer)[..., None, None]
+        return torch.where(step.abs() <= self.reach, v - step * self.loss_curvature(u), torch.nan)
+
+    @torch.no_grad()
+    def certificate(self, x: Point, observer: Observer) -> Tensor | None:
+        """The duality gap at x with the dual s ℓ'(Ax)."""
+        u = self.predict(self.everywhere(x))
+        v = self.feasible(u, self.loss_slope(u), observer)
+        return self.duality_gap(x, u, v, observer.mean(self.pull_back(v), dim=-2), observer)
+
+    def duality_gap(self, x: Point, u: Tensor, v: Tensor, gradient: Point, observer: Observer) -> Tensor | None:
+        """[f(x) + f*(dual)] + [r(x) + r*(-Aᵀ dual)] with dual = s v / M, written as two sums of non-negative terms:
+
+        (1/M) Σ_j ℓ(u_j) + ℓ*(s v_j) - u_j s v_j   +   Σ_l ρ(x_l) + ρ*(-s g_l) + s g_l x_l,     g = Aᵀ v / M
+
+        s <= 1 is the largest that makes the dual feasible; inf where v is NaN, None where only v = 0 would be.
+        """
+        reg = self.reg
+        if isinstance(reg, Sparing):
+            reg, x, gradient = reg.reg, x[..., :-1], gradient[..., :-1]
+        s = reg.shrink(-gradient)
+        if s is None:
+            return None
+        dual = -s.unsqueeze(-1) * gradient
+        smooth = self.mean(self.fenchel_gap(u, s[..., None, None] * v), observer)
+        rest = (reg.each(x) + reg.conjugate(dual) - dual * x).clamp(min=0).sum(-1)
+        return (smooth + rest).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def apply(A: Tensor, x: Tensor) -> Tensor:

@@ -19,6 +19,9 @@ class LogisticRegression(LinearModel):
     """f_i(x) = (1/N) Σ_j b_ij ln(1 + exp(-a_ijᵀx)) + (1 - b_ij) ln(1 + exp(a_ijᵀx)), with b in {0, 1}."""
 
     curvature = 0.25
+    bending = 1.0
+    homogeneous = False
+    reach = 1.0
 
     def __init__(self, A: Tensor, b: Tensor, reg: Regularizer, weights: Tensor | None = None) -> None:
         super().__init__(A, b, reg, weights)

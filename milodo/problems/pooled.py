@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from milodo.network import Network, Observer
+from milodo.network import Network
 from milodo.network.consensus import average
 from milodo.problems.lasso import LeastSquares
 from milodo.problems.linear import LinearModel
 from milodo.problems.logistic import LogisticRegression
 from milodo.problems.regularizers import L1, Regularizer, Sparing, Zero
-from milodo.types import NodeTensor, Point
+from milodo.types import NodeTensor
 
 LOSSES: dict[str, type[LinearModel]] = {"squared": LeastSquares, "logistic": LogisticRegression}
 
@@ -66,53 +65,3 @@ def pooled_problem(
         weights[i, : len(X)] = n * longest / scaled.samples[i]
     reg: Regularizer = L1(l1) if l1 else Zero()
     return LOSSES[loss](A, b, Sparing(reg) if intercept else reg, weights)
-
-
-NEWTON = 50
-"""Steps at most to settle the intercept."""
-
-
-@torch.no_grad()
-def settle_intercept(problem: LinearModel, x: Point, observer: Observer) -> Point:
-    """x with the intercept, if there is one, that is best beside the other coefficients: Newton steps in one unknown."""
-    if not isinstance(problem.reg, Sparing):
-        return x
-    x = x.clone()
-    for _ in range(NEWTON):
-        u = problem.predict(problem.everywhere(x))
-        slope = float(observer.mean(problem.weigh(problem.loss_slope(u)).mean(-1), dim=-1))
-        bend = float(observer.mean(problem.weigh(problem.loss_curvature(u)).mean(-1), dim=-1))
-        if bend <= 0 or not math.isfinite(slope / bend):
-            break
-        before = float(x[-1])
-        x[-1] -= slope / bend
-        if abs(float(x[-1]) - before) <= 1e-15 * (1 + abs(before)):
-            break
-    return x
-
-
-@torch.no_grad()
-def duality_gap(problem: LinearModel, x: Point, observer: Observer) -> tuple[float, float]:
-    """(objective, by how much it can exceed the minimum): Fenchel's gap at x with dual s ℓ'(Ax), where the dual is feasible.
-
-    With an intercept the dual must sum to zero: x must have its intercept settled; what rounding leaves is taken off the dual.
-    Without a penalty only the gradient's norm bounds anything, and the gap is NaN.
-    """
-    reg, spared = (problem.reg.reg, True) if isinstance(problem.reg, Sparing) else (problem.reg, False)
-    u = problem.predict(problem.everywhere(x))
-    v = problem.loss_slope(u)
-    if spared:
-        bend = problem.loss_curvature(u)
-        off = observer.mean(problem.weigh(v).mean(-1), dim=-1) / observer.mean(problem.weigh(bend).mean(-1), dim=-1)
-        v = v - off * bend
-    weighed = problem.weigh(v) / problem.samples
-    gradient = observer.mean((weighed.unsqueeze(-2) @ problem.A).squeeze(-2), dim=-2)
-    value = float(problem.objective(x, observer))
-    penalised = gradient[:-1] if spared else gradient
-    s = reg.shrink(-penalised)
-    if s is None:
-        return value, float("nan")
-    smooth = float(observer.mean(problem.weigh(problem.fenchel_gap(u, s * v)).mean(-1), dim=-1))
-    free, dual = (x[:-1] if spared else x), -s * penalised
-    rest = float((reg.value(free.unsqueeze(-1)) + reg.conjugate(dual) - dual * free).clamp(min=0).sum())
-    return value, smooth + rest

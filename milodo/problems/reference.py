@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.func import hessian
 
 from milodo.errors import InvalidInput
-from milodo.network import StackedObserver
 from milodo.problems.base import Problem
+from milodo.problems.certify import (
+    KINDS,
+    OBSERVER,
+    Certifier,
+    hessian_blocks,
+    instances,
+    mean_gradient,
+    slope_and_gradient,
+    unbounded,
+)
 from milodo.problems.linear import LinearModel
-from milodo.problems.synthetic import ROWS_AT_ONCE
+from milodo.problems.units import Units, own_units
 from milodo.types import Point
 
-OBSERVER = StackedObserver()
+SMALLEST = 5e-324
+"""The distance of neighbouring numbers below fp64's normal ones."""
+SEPARABLE = "the two classes can be told apart without a mistake, so without a penalty the loss falls for ever: add a penalty"
 NEWTON_LIMIT = 6000
 """Free coordinates above which a dense Newton system is too large, and first-order steps go on alone."""
 GRAM_LIMIT = 2000
@@ -41,9 +50,13 @@ class Reference:
     value: Tensor
     """f(x) + r(x) [*batch]."""
     certificate: Tensor
-    """By how much `value` can exceed the minimum, relative to max(|value|, 1e-30): a duality gap; or the KKT residual."""
+    """By how much `value` can exceed the minimum, relative to |value| (milodo/problems/certify.py)."""
     kind: str
-    """'duality gap' or 'KKT residual'."""
+    """What proves it: 'duality gap', 'strong convexity' or 'projection'; a 'KKT residual' measures, and proves no bound."""
+    distance: Tensor
+    """A bound on ‖x - x*‖ [*batch]; NaN where none is known."""
+    why: str = ""
+    """Why an instance has no certificate, if one has none."""
 
     @property
     def certified(self) -> Tensor:
@@ -59,41 +72,98 @@ def optimum(
     iterations: int = 200_000,
     progress: Callable[[float], None] | None = None,
 ) -> Reference:
-    """Solves the pooled problem of every instance at once.
+    """Solves the pooled problem of every instance at once, in units of its own.
 
     Accelerated proximal gradient with restarts (O'Donoghue and Candès 2015) finds which coordinates stay at a kink of r;
-    semismooth Newton on the others then ends at rounding. What is returned is certified, not believed: the duality gap
-    where the problem is a linear model and r* allows one, else the distance of -∇f(x) to ∂r(x).
+    semismooth Newton on the others then ends at rounding. What is returned is certified, not believed.
     """
     if problem.dtype != torch.float64:
         raise InvalidInput(
             f"a certified optimum needs float64, but the problem is in {problem.dtype}. Sample it with dtype=torch.float64."
         )
-    L = OBSERVER.mean(problem.lipschitz(), dim=-1).unsqueeze(-1)  # f = mean of f_i, so L <= mean of L_i
-    if isinstance(problem, LinearModel):
-        problem = _pooled(problem)
-        if min(problem.samples, problem.d) <= GRAM_LIMIT:
-            L = problem.lipschitz()
-    x = first_order = problem.start()[..., 0, :]
-    best = Reference(x, problem.objective(x, OBSERVER), *_certificate(problem, x))
+    if not isinstance(problem, LinearModel):
+        best = _solved(problem, OBSERVER.mean(problem.lipschitz(), dim=-1).unsqueeze(-1), tolerance, iterations, progress)
+        return best.reference(problem, best.x)
+    scaled, units = own_units(problem)
+    pooled = _pooled(scaled)
+    # f = mean of f_i, so L <= mean of L_i; the pooled data's own is smaller, where it is worth computing.
+    small = min(pooled.samples, pooled.d) <= GRAM_LIMIT
+    L = pooled.lipschitz() if small else OBSERVER.mean(scaled.lipschitz(), dim=-1).unsqueeze(-1)
+    best = _solved(pooled, L, tolerance, iterations, progress)
+    x = units.back(best.x)
+    best.take(x * units.scale, everywhere=True)  # what is returned is what is certified, also where units underflow
+    return best.reference(_pooled(problem), x, units)
+
+
+def _solved(problem: Problem, L: Tensor, tolerance: float, iterations: int, progress: Callable[[float], None] | None) -> _Best:
+    best = _Best(problem, tolerance)
+    first_order = best.x
     block, done, stale = 100, 0, 0
-    while done < iterations and stale < PATIENCE and bool((best.certificate > tolerance).any()):
-        before = best.certificate
+    while done < iterations and stale < PATIENCE and not bool(best.settled.all()):
+        before = best.bound
         x = first_order = _accelerated(problem, first_order, L, block)
-        best = _better(problem, best, x)
+        best.take(x)
         for _ in range(NEWTON_STEPS):
             x = _newton(problem, x, L)
-            last, best = best, _better(problem, best, x)
-            if not bool((best.certificate < last.certificate).any()):
+            if not best.take(x):
                 break
         if progress:
-            progress(float(best.certificate.max()))
+            progress(float(best.bound.max()))
         done += block
         # At the floor of fp64 nothing helps any more, and going on would only burn time.
-        stuck = (best.certificate <= tolerance) | (best.certificate > 0.9 * before)
+        stuck = best.settled | (best.bound > 0.9 * before)
         stale = stale + 1 if block == LARGEST_BLOCK and bool(stuck.all()) else 0
         block = min(2 * block, LARGEST_BLOCK)
     return best
+
+
+class _Best:
+    """The best point so far, instance by instance: the one with the smallest certificate."""
+
+    def __init__(self, problem: Problem, tolerance: float) -> None:
+        self.problem, self.tolerance, self.certify = problem, tolerance, Certifier(problem)
+        self.x = problem.reg.inside(torch.zeros(*problem.batch, problem.d, dtype=problem.dtype, device=problem.device))
+        found = self.certify(self.x, tolerance)
+        self.bound, self.distance, self.kinds = found.bound, found.distance, list(found.kinds)
+        self.separated = torch.zeros_like(self.bound, dtype=torch.bool)
+
+    @property
+    def settled(self) -> Tensor:
+        """Instances with nothing left to do: solved, or known to have no minimum."""
+        return (self.bound <= self.tolerance) | self.separated
+
+    def take(self, x: Point, *, everywhere: bool = False) -> bool:
+        """Keeps x where it is better (or everywhere); whether it was anywhere."""
+        found = self.certify(x, self.tolerance)
+        better = (found.bound < self.bound) | everywhere  # False for NaN
+        self.x = torch.where(better.unsqueeze(-1), x, self.x)
+        self.bound = torch.where(better, found.bound, self.bound)
+        self.distance = torch.where(better, found.distance, self.distance)
+        for number, index in enumerate(instances(self.problem.batch)):
+            self.kinds[number] = found.kinds[number] if bool(better[index]) else self.kinds[number]
+            if not bool(self.bound[index] <= CERTIFIED) and unbounded(self.problem, x, index):
+                self.separated[index] = True
+        return bool(better.any())
+
+    def reference(self, problem: Problem, x: Point, units: Units | None = None) -> Reference:
+        """In the units the problem came in; what those cannot express is not certified."""
+        value = problem.objective(x, OBSERVER)
+        exact = self.problem.objective(self.x, OBSERVER) == 0
+        coarse = torch.full_like(value, SMALLEST) / value.abs()  # relative size of a rounding below fp64's normal numbers
+        bound = torch.maximum(self.bound, torch.where(exact, 0.0, coarse))
+        bound = torch.where(value.isfinite() & ~self.separated, bound, math.inf)
+        distance = self.distance if units is None else self.distance / units.scale.amin(-1)
+        worst = max(self.kinds, key=KINDS.index)
+        return Reference(x, value, bound, worst, distance, self._why(bound))
+
+    def _why(self, bound: Tensor) -> str:
+        if bool((bound <= CERTIFIED).all()):
+            return ""
+        if bool(self.separated.any()):
+            return SEPARABLE
+        if bool((self.bound <= CERTIFIED).all()):
+            return "the objective is too small or too large a number for fp64: use other units"
+        return f"the {max(self.kinds, key=KINDS.index)} stays at {float(bound.max()):.0e}, above {CERTIFIED:.0e}"
 
 
 def _pooled(problem: LinearModel) -> LinearModel:
@@ -106,50 +176,13 @@ def _accelerated(problem: Problem, x: Point, L: Tensor, steps: int) -> Point:
     """FISTA, each instance restarting when its momentum points uphill."""
     y, t = x, torch.ones_like(L)
     for _ in range(steps):
-        x_next = problem.reg.prox(y - _gradient(problem, y) / L, 1 / L)
+        x_next = problem.reg.prox(y - mean_gradient(problem, y) / L, 1 / L)
         uphill = ((y - x_next) * (x_next - x)).sum(-1, keepdim=True) > 0
         t = torch.where(uphill, 1.0, t)
         t_next = (1 + (1 + 4 * t * t).sqrt()) / 2
         y = x_next + torch.where(uphill, 0.0, (t - 1) / t_next) * (x_next - x)
         x, t = x_next, t_next
     return x
-
-
-def _gradient(problem: Problem, x: Point) -> Point:
-    return OBSERVER.mean(problem.grad(problem.everywhere(x)), dim=-2)
-
-
-def _slope_and_gradient(problem: LinearModel, x: Point) -> tuple[Tensor, Tensor, Point]:
-    """u = A x, ℓ'(u) and ∇f(x), rounded to fp64 once at the end.
-
-    In plain fp64 the cancellation in A x - b leaves an error in ∇f that shows as a relative duality gap of 1e-14 on
-    LASSO(10,300,10,0.1); sums in extended precision bring it to 2e-15. A platform whose long double is a double loses only that.
-    """
-    A = problem.A.numpy(force=True).reshape(-1, problem.n, problem.samples, problem.d)
-    points = x.numpy(force=True).reshape(-1, problem.d).astype(np.longdouble)
-    high = np.empty(A.shape[:-1])
-    low = np.empty(A.shape[:-1])
-    for k, i, rows in _blocks(A.shape):
-        u = A[k, i, rows].astype(np.longdouble) @ points[k]
-        high[k, i, rows] = u
-        low[k, i, rows] = u - high[k, i, rows]
-    u = torch.from_numpy(high).reshape(problem.b.shape)
-    slope = problem.loss_slope(u) + problem.loss_curvature(u) * torch.from_numpy(low).reshape(u.shape)
-    flat = problem.weigh(slope).numpy().reshape(A.shape[:-1])
-    total = np.zeros((A.shape[0], problem.d), dtype=np.longdouble)
-    for k, i, rows in _blocks(A.shape):
-        total[k] += flat[k, i, rows].astype(np.longdouble) @ A[k, i, rows].astype(np.longdouble)
-    gradient = (total / (problem.n * problem.samples)).astype(np.float64)
-    return u, slope, torch.from_numpy(gradient).reshape(x.shape)
-
-
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int, slice]]:
-    """Rows of A few enough that their copy in extended precision is small."""
-    instances, n, N, d = shape
-    size = max(1, ROWS_AT_ONCE // d)
-    for k, i in itertools.product(range(instances), range(n)):
-        for start in range(0, N, size):
-            yield k, i, slice(start, start + size)
 
 
 def _newton(problem: Problem, x: Point, L: Tensor) -> Point:
@@ -159,18 +192,18 @@ def _newton(problem: Problem, x: Point, L: Tensor) -> Point:
         (H + ρ'') δ = -(∇f(x) + ρ'(p) + ρ'' (x - p)).
     Each instance on its own, because their free sets differ.
     """
-    gradient = _slope_and_gradient(problem, x)[-1] if isinstance(problem, LinearModel) else _gradient(problem, x)
+    gradient = slope_and_gradient(problem, x)[-1] if isinstance(problem, LinearModel) else mean_gradient(problem, x)
     target = problem.reg.prox(x - gradient / L, 1 / L)
     free = problem.reg.free(target)
-    bend = problem.reg.curvature
+    bend = torch.as_tensor(problem.reg.curvature, dtype=x.dtype, device=x.device).expand_as(x)
     remainder = gradient + problem.reg.slope(target) + bend * (x - target)
     step = target - x
-    for index in _instances(problem.batch):
+    for index in instances(problem.batch):
         where = free[index]
         if not 0 < int(where.sum()) <= NEWTON_LIMIT:
             continue
-        H, H_fixed = _hessian_blocks(problem, index, x[index], where, step[index] * ~where)
-        H.diagonal().add_(bend)
+        H, H_fixed = hessian_blocks(problem, index, x, where, step[index] * ~where)
+        H.diagonal().add_(bend[index][where])
         right = -(remainder[index][where] + H_fixed)
         factor, failed = torch.linalg.cholesky_ex(H)
         if int(failed) == 0:
@@ -178,54 +211,3 @@ def _newton(problem: Problem, x: Point, L: Tensor) -> Point:
         else:  # singular where the data do not determine x: the shortest step
             step[index][where] = torch.linalg.lstsq(H, right.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
     return x + step
-
-
-def _hessian_blocks(problem: Problem, index: tuple[int, ...], x: Tensor, free: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
-    """∇²f restricted to the free coordinates, and ∇²f · fixed there."""
-    if isinstance(problem, LinearModel):
-        A = problem.A[index].flatten(0, 1)  # [n N, d]
-        u = problem.predict(problem.everywhere(x.expand(*problem.batch, -1)))
-        weight = (problem.weigh(problem.loss_curvature(u))[index].flatten() / A.shape[0]).unsqueeze(-1)
-        A_free = A[:, free]
-        return A_free.mT @ (weight * A_free), A_free.mT @ (weight.squeeze(-1) * (A @ fixed))
-
-    def objective(point: Tensor) -> Tensor:
-        return problem.value(problem.everywhere(point.expand(*problem.batch, -1))).mean(-1)[index]
-
-    full = hessian(objective)(x)
-    assert isinstance(full, Tensor)
-    return full[free][:, free], full[free] @ fixed
-
-
-def _instances(batch: tuple[int, ...]) -> list[tuple[int, ...]]:
-    return list(itertools.product(*(range(size) for size in batch)))
-
-
-def _better(problem: Problem, best: Reference, x: Point) -> Reference:
-    """Instance by instance, whichever point has the smaller certificate."""
-    certificate, kind = _certificate(problem, x)
-    take = certificate < best.certificate  # False for NaN
-    x = torch.where(take.unsqueeze(-1), x, best.x)
-    return Reference(x, problem.objective(x, OBSERVER), torch.where(take, certificate, best.certificate), kind)
-
-
-def _certificate(problem: Problem, x: Point) -> tuple[Tensor, str]:
-    if not isinstance(problem, LinearModel):
-        return problem.reg.distance(x, -_gradient(problem, x)).norm(dim=-1), "KKT residual"
-    u, slope, gradient = _slope_and_gradient(problem, x)
-    shrink = problem.reg.shrink(-gradient)
-    if shrink is None:
-        return problem.reg.distance(x, -gradient).norm(dim=-1), "KKT residual"
-    return _duality_gap(problem, x, u, slope, gradient, shrink), "duality gap"
-
-
-def _duality_gap(problem: LinearModel, x: Point, u: Tensor, slope: Tensor, gradient: Point, s: Tensor) -> Tensor:
-    """[f(x) + f*(dual)] + [r(x) + r*(-Aᵀ dual)] with dual = s ℓ'(Ax)/M, written as two sums of non-negative terms:
-
-    (1/M) Σ_j ℓ(u_j) + ℓ*(v_j) - u_j v_j   +   Σ_l ρ(x_l) + ρ*(-s g_l) + s g_l x_l,     v = s ℓ'(u)
-    """
-    smooth = problem.weigh(problem.fenchel_gap(u, s[..., None, None] * slope)).mean((-1, -2))
-    v = -s.unsqueeze(-1) * gradient
-    rho = problem.reg.value(x.unsqueeze(-1))  # ρ(x_l) [*batch, d]
-    rest = (rho + problem.reg.conjugate(v) - v * x).clamp(min=0).sum(-1)
-    return (smooth + rest) / problem.objective(x, OBSERVER).abs().clamp(min=1e-30)

@@ -9,16 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, as_float, quoted
 from milodo.types import Step
 
 
 class Regularizer(ABC):
-    """r(x) = Σ_l ρ(x_l), with the four things solvers and certificates ask of it."""
+    """r(x) = Σ_l ρ(x_l), with what solvers and certificates ask of it."""
 
     @abstractmethod
+    def each(self, x: Tensor) -> Tensor:
+        """ρ(x_l), coordinate by coordinate."""
+
     def value(self, x: Tensor) -> Tensor:
         """r(x), summed over the last axis."""
+        return self.each(x).sum(-1)
 
     @abstractmethod
     def prox(self, v: Tensor, step: Step) -> Tensor:
@@ -49,15 +53,16 @@ class Regularizer(ABC):
         return x
 
     @property
-    def curvature(self) -> float:
-        """ρ'' where x_l is free; every ρ here is piecewise quadratic, so it is one number."""
+    def curvature(self) -> Step:
+        """ρ'' where x_l is free; every ρ here is piecewise quadratic, so it is one number, or one a coordinate."""
         return 0.0
 
 
 def _penalty(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise InvalidInput(f"{name} is {value}, but a penalty must be a finite number >= 0.")
-    return float(value)
+    number = as_float(value)
+    if number is None or not (math.isfinite(number) and number >= 0):
+        raise InvalidInput(f"{name} is {quoted(value)}, but a penalty must be a finite number >= 0.")
+    return number
 
 
 def _soft(v: Tensor, threshold: Step) -> Tensor:
@@ -68,6 +73,9 @@ def _soft(v: Tensor, threshold: Step) -> Tensor:
 @dataclass(frozen=True)
 class Zero(Regularizer):
     """r = 0."""
+
+    def each(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
 
     def value(self, x: Tensor) -> Tensor:
         return x.new_zeros(x.shape[:-1])
@@ -99,6 +107,9 @@ class L1(Regularizer):
 
     def __post_init__(self) -> None:
         _penalty("lam", self.lam)
+
+    def each(self, x: Tensor) -> Tensor:
+        return self.lam * x.abs()
 
     def value(self, x: Tensor) -> Tensor:
         return self.lam * x.abs().sum(-1)
@@ -135,6 +146,9 @@ class ElasticNet(Regularizer):
         _penalty("lam", self.lam)
         _penalty("mu", self.mu)
 
+    def each(self, x: Tensor) -> Tensor:
+        return self.lam * x.abs() + self.mu / 2 * x.square()
+
     def value(self, x: Tensor) -> Tensor:
         return self.lam * x.abs().sum(-1) + self.mu / 2 * x.square().sum(-1)
 
@@ -159,7 +173,7 @@ class ElasticNet(Regularizer):
         return self.lam * x.sign() + self.mu * x
 
     @property
-    def curvature(self) -> float:
+    def curvature(self) -> Step:
         return self.mu
 
 
@@ -171,14 +185,16 @@ class Box(Regularizer):
     high: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise InvalidInput(f"the box [{self.low}, {self.high}] must be finite with low < high. For x >= 0 use NonNegative().")
+        low, high = as_float(self.low), as_float(self.high)
+        if low is None or high is None or not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InvalidInput(
+                f"the box [{quoted(self.low)}, {quoted(self.high)}] must be finite with low < high. For x >= 0 use NonNegative()."
+            )
 
-    def value(self, x: Tensor) -> Tensor:
+    def each(self, x: Tensor) -> Tensor:
         # An average of points on a wall may round to beyond it.
         slack = 8 * torch.finfo(x.dtype).eps * max(abs(self.low), abs(self.high))
-        inside = ((x >= self.low - slack) & (x <= self.high + slack)).all(-1)
-        return torch.where(inside, 0.0, math.inf).to(x.dtype)
+        return torch.where((x >= self.low - slack) & (x <= self.high + slack), 0.0, math.inf).to(x.dtype)
 
     def prox(self, v: Tensor, step: Step) -> Tensor:
         return self.inside(v)
@@ -213,8 +229,8 @@ class NonNegative(Regularizer):
     def __post_init__(self) -> None:
         _penalty("lam", self.lam)
 
-    def value(self, x: Tensor) -> Tensor:
-        return torch.where((x >= 0).all(-1), self.lam * x.sum(-1), math.inf)
+    def each(self, x: Tensor) -> Tensor:
+        return torch.where(x >= 0, self.lam * x, math.inf)
 
     def inside(self, x: Tensor) -> Tensor:
         return x.clamp(min=0)
@@ -254,6 +270,9 @@ class Sparing(Regularizer):
     def _last(self, rest: Tensor, last: Tensor) -> Tensor:
         return torch.cat((rest, last), dim=-1)
 
+    def each(self, x: Tensor) -> Tensor:
+        return self._last(self.reg.each(x[..., :-1]), torch.zeros_like(x[..., -1:]))
+
     def value(self, x: Tensor) -> Tensor:
         return self.reg.value(x[..., :-1])
 
@@ -278,6 +297,49 @@ class Sparing(Regularizer):
 
     def inside(self, x: Tensor) -> Tensor:
         return self._last(self.reg.inside(x[..., :-1]), x[..., -1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Rescaled(Regularizer):
+    """r in other units: factor · r(z / scale), for variables z = scale · x and an objective counted in 1/factor.
+
+    Powers of two as scale and factor change no digit: what is found in the new units is what stands in the old ones.
+    """
+
+    reg: Regularizer
+    scale: Tensor
+    """Broadcasts against z."""
+    factor: Tensor
+    """Broadcasts against z."""
+
+    def each(self, x: Tensor) -> Tensor:
+        return self.factor * self.reg.each(x / self.scale)
+
+    def prox(self, v: Tensor, step: Step) -> Tensor:
+        return self.scale * self.reg.prox(v / self.scale, step * (self.factor / self.scale) / self.scale)
+
+    def distance(self, x: Tensor, v: Tensor) -> Tensor:
+        return self.factor / self.scale * self.reg.distance(x / self.scale, v * (self.scale / self.factor))
+
+    def conjugate(self, v: Tensor) -> Tensor:
+        return self.factor * self.reg.conjugate(v * (self.scale / self.factor))
+
+    def shrink(self, v: Tensor) -> Tensor | None:
+        return self.reg.shrink(v * (self.scale / self.factor))
+
+    def free(self, x: Tensor) -> Tensor:
+        return self.reg.free(x / self.scale)
+
+    def slope(self, x: Tensor) -> Tensor:
+        return self.factor / self.scale * self.reg.slope(x / self.scale)
+
+    def inside(self, x: Tensor) -> Tensor:
+        return self.scale * self.reg.inside(x / self.scale)
+
+    @property
+    def curvature(self) -> Step:
+        bend = self.reg.curvature
+        return bend * (self.factor / self.scale) / self.scale if isinstance(bend, Tensor) or bend else 0.0
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {

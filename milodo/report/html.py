@@ -19,6 +19,7 @@ from plotly.offline import get_plotlyjs
 
 from milodo.bench.speedup import quantile
 from milodo.files import atomic
+from milodo.problems.certify import BOUNDS
 from milodo.report import tuning, words
 from milodo.report.figures import write_figures_of
 from milodo.report.layout import layout, node_size
@@ -253,8 +254,8 @@ def _certificate(run: Run) -> dict[str, Any] | None:
 
 
 def _meaning(kind: Any, largest: float | None, optima: list[float]) -> str:
-    """What a certificate says of gaps: a duality gap is relative to f*, gaps are absolute; a KKT residual is no gap at all."""
-    if kind != "duality gap" or largest is None or not optima:
+    """What a certificate says of gaps: a bound is relative to f*, gaps are absolute; a KKT residual is no gap at all."""
+    if kind not in BOUNDS or largest is None or not optima:
         return ""
     worst = largest * max(abs(v) for v in optima)
     return f" of f*: gaps near {words.number(worst, 2)} or below it are not meaningful"

@@ -16,18 +16,18 @@ import torch
 from milodo.algorithms import METHODS, Algorithm
 from milodo.algorithms.base import StepSize
 from milodo.errors import InvalidInput, unknown
-from milodo.files import atomic, make_writable, write_json
+from milodo.files import atomic, is_file, make_writable, write_json
 from milodo.learned.checkpoint import find_optimizer, load_optimizer, read_card
 from milodo.network import DistributedNetwork, Network, Observer, StackedNetwork, StackedObserver, TreeObserver
 from milodo.network.consensus import maximum
 from milodo.problems.linear import LinearModel
-from milodo.problems.pooled import LOSSES, Scaling, duality_gap, pooled_problem, scaling, settle_intercept
+from milodo.problems.pooled import LOSSES, Scaling, pooled_problem, scaling
 from milodo.problems.sites import Site, classes_here, indicator, numeric_target, two_classes
 from milodo.provenance import provenance
 from milodo.runtime.group import Group, flat
 from milodo.runtime.snapshots import Snapshots
-from milodo.solve import Stop, mean_point, residual, solve
-from milodo.topology import Topology, topology
+from milodo.solve import Stop, Units, mean_point, off_by, solve
+from milodo.topology import FAMILIES, Topology, topology
 
 DEFAULT = "prox-ed"
 FORMAT = 1
@@ -49,7 +49,8 @@ class Task:
     parameters: dict[str, float] = field(default_factory=dict)
     optimizer: str | None = None
     """Weights of a learned method."""
-    tolerance: float = 1e-9
+    tolerance: float = 1e-10
+    """Relative, as `Stop` has it."""
     iterations: int = 200_000
 
     def __post_init__(self) -> None:
@@ -63,8 +64,10 @@ class Task:
             raise unknown("method", self.method, METHODS)
 
     def topology(self, sites: int) -> Topology:
-        """The graph: a full name such as grid(2x3), or a family's name for as many nodes as there are sites."""
-        graph = topology(self.graph if "(" in self.graph or Path(self.graph).suffix else f"{self.graph}({sites})")
+        """The graph: a full name such as grid(2x3), a file, or a family's name for as many nodes as there are sites."""
+        named = "(" in self.graph or Path(self.graph).suffix or "/" in self.graph
+        file = is_file(self.graph) and self.graph.lower() not in FAMILIES  # a file called ring does not replace the default
+        graph = topology(self.graph if named or file else f"{self.graph}({sites})")
         if graph.n != sites:
             raise InvalidInput(
                 f"{graph} has {graph.n} nodes, but there are {sites} sites. Give a graph of {sites}, e.g. ring({sites})."
@@ -89,9 +92,12 @@ class Fit:
     parameters: dict[str, float]
     objective: float
     gap: float
-    """The objective exceeds its minimum by no more than this (duality); NaN without a penalty."""
+    """By how much the objective can exceed its minimum (duality), relative to that of the model without features; NaN without a
+    penalty."""
     residual: float
+    """How far one more proximal step of 1/L goes, relative to the size of x."""
     consensus: float
+    """How far sites are from their mean, relative to its size."""
     iterations: int
     status: str
     rounds: int
@@ -198,8 +204,8 @@ def _fit(
     algorithm, parameters, why = _method(task, problem, net)
     stop = Stop(steps=task.iterations, tolerance=task.tolerance, every=50)
     result = solve(algorithm.at(net.nodes), problem, net, stop, observer=observer, keeper=keeper, progress=progress)
-    x = settle_intercept(problem, mean_point(result.x, observer), observer)
-    objective, gap = duality_gap(problem, x, observer)
+    x = problem.settled(mean_point(result.x, observer), observer)
+    off = off_by(problem, problem.everywhere(x), observer, units := Units.of(problem, observer))
     coefficients, intercept = _in_units_of_the_data(x, scaled, task.intercept)
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
@@ -212,10 +218,10 @@ def _fit(
         method=algorithm.label,
         why=why,
         parameters=parameters,
-        objective=objective,
-        gap=gap,
-        residual=float(residual(problem, x, observer)),
-        consensus=float(result.consensus),
+        objective=float(problem.objective(x, observer)),
+        gap=float(off.gap),
+        residual=float(off.moved),
+        consensus=float(off_by(problem, result.x, observer, units).consensus),
         iterations=result.k,
         status=result.status.name,
         rounds=net.traffic.rounds,
@@ -272,7 +278,7 @@ def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: 
     content = {key: _finite(value) for key, value in asdict(fit).items()}
     facts: dict[str, Any] = {"format": FORMAT, "runtime": runtime, "command": command, "task": asdict(task), **content}
     write_json(folder / "fit.json", {**facts, "provenance": provenance()})
-    with atomic(folder / "coefficients.csv") as part, part.open("w", newline="") as file:
+    with atomic(folder / "coefficients.csv") as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["name", "coefficient"])
         writer.writerows(zip((*fit.columns, "(intercept)"), (*fit.coefficients, fit.intercept), strict=True))

@@ -19,7 +19,7 @@ from milodo.learned.checkpoint import save_optimizer
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Problem
 from milodo.provenance import provenance
-from milodo.solve import GROWTH, check, consensus_error, iterate, mean_point
+from milodo.solve import check, consensus_error, iterate, mean_point, too_large
 from milodo.training.build import build_optimizer
 from milodo.training.log import Log, Row
 from milodo.training.loss import MetaLoss, falling
@@ -233,8 +233,7 @@ class Trainer:
         """Finite; and, where training began with a method that converges, not grown a million times either."""
         with torch.no_grad():
             now = problem.objective(mean_point(x, OBSERVER), OBSERVER)
-            start = problem.objective(mean_point(problem.start(), OBSERVER), OBSERVER).abs().clamp(min=1)
-            grown = bool((now > GROWTH * start).any()) and self.table.initial == "special"
+            grown = bool((now > too_large(problem, OBSERVER, now * 0)).any()) and self.table.initial == "special"
             return bool(torch.isfinite(now).all()) and not grown
 
     def _return_to_last_batch(self) -> None:
