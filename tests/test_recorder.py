@@ -57,6 +57,17 @@ def test_records_say_what_the_iterates_were():
         assert (row.rounds, row.messages, row.floats, row.bytes) == (row.k, row.k * 10, row.k * 80, row.k * 640)
 
 
+def test_a_gap_keeps_its_sign():
+    """Below an optimum that is wrong, or by a rounding: an absolute value would hide that the reference is."""
+    judge, net = FAMILY.sample(SEEDS), StackedNetwork("ring(5)")
+    wrong = optimum(judge).value + torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
+    recorder = Recorder("prox-ed", judge, net, wrong, SEEDS, first=0)
+    record(ProxED(gamma=0.5 / float(judge.lipschitz().max())), judge, net, recorder, Limits(iterations=2000))
+    assert recorder.rows[0][-1].gap == pytest.approx(-1.0, abs=1e-6)
+    assert recorder.rows[1][-1].gap == pytest.approx(1.0, abs=1e-6)
+    assert all(row.gap == row.loss - float(wrong[row.instance]) for row in recorder.records)
+
+
 def test_an_instance_ends_when_its_gap_is_reached_and_says_so_once():
     recorder, _, _ = run(limits=Limits(iterations=5000, stop_gap=1e-6))
     for rows in recorder.rows:

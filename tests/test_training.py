@@ -177,6 +177,24 @@ def test_a_batch_is_backpropagation_over_its_segments_and_an_adam_step_for_each(
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)  # fp32: sums in another order
 
 
+@pytest.mark.parametrize("clip", ["1e-3", "0.2", "inf"])
+def test_a_gradient_longer_than_clip_is_shortened_to_it_and_keeps_its_direction(tmp_path, clip):
+    _, exp = experiment(
+        tmp_path, f"clip = {clip}", stages="[[training.stages]]\nK_T = 6\nK = 6\nepochs = 1\nlr = 1e-2\nbatch = 16\n"
+    )
+    trainer = disturbed(Trainer(exp, tmp_path / "run"))
+    (batch,) = trainer.training.epoch((0, 0), 16)
+    problem = trainer.training.problem(batch)
+    state = trainer.optimizer.init(problem.start(), problem, trainer.net)
+    loss, _ = unrolled_loss(trainer, problem, state, 6)
+    expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(trainer.optimizer.parameters()))])
+    _, _, norm = trainer._segment(state, problem, None, 6)
+    found = torch.cat([part.grad.flatten() for part in trainer.optimizer.parameters()])
+    assert float(expected.norm()) > 0.2 and norm == pytest.approx(float(expected.norm()), rel=1e-4)  # logged as it was
+    assert float(found.norm()) == pytest.approx(min(float(clip), norm), rel=1e-4)
+    assert float(torch.nn.functional.cosine_similarity(found, expected, dim=0)) > 1 - 1e-5
+
+
 def test_recomputing_gives_the_gradient_of_remembering(tmp_path):
     gradients = []
     for recompute in ("false", "true"):

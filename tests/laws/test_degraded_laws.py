@@ -127,6 +127,32 @@ def test_the_largest_coordinates_travel_with_their_places():
         top.decode(message, 2, torch.float64)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("messages", ["full", "float32", "float16", "bfloat16", "top-10%", "top-40%", "top-100%"])
+@pytest.mark.parametrize("outage", [0.0, 0.4])
+def test_counted_bytes_are_those_of_the_message_that_is_sent(messages, outage, dtype):
+    """Whatever a message is packed into: a value in its own type, and four bytes for the place of each that is sent alone."""
+    net = degraded(StackedNetwork("star(5)", dtype=dtype), outage=outage, messages=messages, seed=1)
+    d, value = 11, {"full": dtype, "float32": torch.float32}.get(messages, dtype if "top" in messages else torch.float16)
+    sent = max(1, round(float(messages[4:-1]) / 100 * d)) if "top" in messages else d
+    each = sent * (torch.finfo(value).bits // 8 + (4 if "top" in messages else 0))
+    for _ in range(3):
+        net.pull(torch.randn(net.n, d, dtype=dtype))
+    assert 0 < net.traffic.messages <= 3 * len(net.arcs)
+    assert (net.traffic.floats, net.traffic.bytes) == (net.traffic.messages * sent, net.traffic.messages * each)
+    how = codec(messages)
+    if how is not None:
+        message = how.encode(torch.randn(1, d, dtype=dtype))
+        assert message.numel() * message.element_size() == each
+
+
+def test_places_beyond_two_bytes_arrive_where_they_belong():
+    x = torch.zeros(1, 70_000, dtype=torch.float64)
+    x[0, [3, 40_000, 69_999]] = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    top = codec("top-0.01%")
+    assert top is not None and torch.equal(top.decode(top.encode(x), 70_000, torch.float64), x)
+
+
 def test_what_cannot_be_sent_so_is_refused():
     for name, said in (
         ("float8", "unknown kind of messages"),

@@ -64,6 +64,20 @@ def test_lap_is_identity_minus_the_dense_mixing_matrix(net):
     np.testing.assert_allclose(matrix, np.eye(net.n) - W, rtol=0, atol=ROUNDING)
 
 
+def test_mix_is_the_dense_mixing_matrix(net):
+    x = node_tensor(net, 2)
+    W = torch.from_numpy(dense(net.topology, weights(net.topology)))
+    torch.testing.assert_close(net.mix(x), W @ x, rtol=0, atol=ROUNDING)
+
+
+def test_both_is_the_mean_of_what_the_two_ends_said(net):
+    e = edge_tensor(net, 2)
+    row = {arc: k for k, arc in enumerate(net.arcs)}
+    for i, j in net.arcs:
+        expected = (e[:, row[i, j]] + e[:, row[j, i]]) / 2
+        torch.testing.assert_close(net.both(e)[:, row[i, j]], expected, rtol=0, atol=ROUNDING)
+
+
 def test_lap_is_symmetric_and_positive_semidefinite(net):
     matrix = net.lap(torch.eye(net.n, dtype=torch.float64)).numpy()
     np.testing.assert_allclose(matrix, matrix.T, rtol=0, atol=ROUNDING)

@@ -1,0 +1,140 @@
+"""Planted bugs: which of them do the tests notice?
+
+python tests/tools/mutations.py [WORD ...]     all of them, or those whose file or line holds one of the words
+
+Each bug is one line changed in a copy of the repository, in which the tests that should notice it then run. Prints caught or
+survived, and exits with 1 if more than two survive. Some five minutes on two cores; not part of `make test`, which only checks that
+every line is still there to be changed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MAY_SURVIVE = 2
+
+
+@dataclass(frozen=True)
+class Bug:
+    file: str
+    line: str
+    instead: str
+    tests: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.line.strip()}  ->  {self.instead.strip()}"
+
+
+NET, PROBLEM, REG = "laws/test_network_laws.py", "laws/test_problem_laws.py", "laws/test_regularizer_laws.py"
+ALG, EQ, UNITS, REF = "laws/test_algorithm_laws.py", "test_equations.py", "laws/test_unit_laws.py", "laws/test_reference_laws.py"
+DEG, LEARNED, SITES, SPEED = "laws/test_degraded_laws.py", "laws/test_learned_laws.py", "test_sites.py", "test_speedup.py"
+BUGS = [
+    # the network's calculus, and what is counted
+    Bug("network/base.py", "return (e + self.swap(e)) / 2", "return (e + self.swap(e)) / 3", NET),
+    Bug("network/base.py", "return x - self.lap(x)", "return x + self.lap(x)", NET),
+    Bug("network/base.py", "return self.spread(x) - self.pull(x)", "return self.pull(x) - self.spread(x)", NET),
+    Bug("network/base.py", "np.random.default_rng([seed, node])", "np.random.default_rng([seed, 0])", NET),
+    Bug("network/traffic.py", "self.bytes += edges * d * itemsize", "self.bytes += edges * d * 8", NET),
+    Bug("network/traffic.py", "self.messages += edges", "self.messages += 1", NET),
+    Bug("network/compressed.py", "floats=sent // (x.element_size() + 4)", "floats=sent // (x.element_size() + 2)", DEG),
+    Bug("network/compressed.py", "places.to(torch.int32).view(torch.uint8)", "places.to(torch.int16).view(torch.uint8)", DEG),
+    Bug("network/lossy.py", "return torch.where(self._up, agreed, torch.zeros_like(agreed))", "return agreed", DEG),
+    Bug("network/consensus.py", "omega = 1 / (1 - net.contraction**2 / 2) if k == 1", "omega = 1 / (1 - net.contraction**2) if k == 1", SITES),
+    Bug("network/consensus.py", "heard[..., rows, :].amax(-2).maximum", "heard[..., rows, :].amin(-2).maximum", SITES),
+    Bug("network/observer.py", "return self.total(x.sum(dim)) / self.n", "return self.total(x.sum(dim)) / (self.n + 1)", f"{UNITS} -k real"),
+    # graphs and weights
+    Bug("topology/weights.py", "1 / (1 + max(deg[i], deg[j]))", "1 / (1 + min(deg[i], deg[j]))", "laws/test_weight_laws.py"),
+    Bug("topology/weights.py", "return metropolis(topology) / 2", "return metropolis(topology)", "laws/test_weight_laws.py"),
+    Bug("topology/families.py", "[2**k for k in range(n.bit_length()) if 2**k < n]", "[2**k for k in range(n.bit_length()) if 2**k < n - 1]", "test_topology.py laws/test_topology_laws.py"),
+    # methods
+    Bug("algorithms/prox_ed.py", "y_mixed = y - net.lap(y) / 2", "y_mixed = y - net.lap(y)", f"{ALG} {EQ}"),
+    Bug("algorithms/pg_extra.py", "state.c - lap / 2", "state.c - lap", f"{ALG} {EQ}"),
+    Bug("algorithms/dapg.py", "momentum = (1 - self.alpha) / (1 + self.alpha)", "momentum = 1 - self.alpha", f"{ALG} {EQ}"),
+    Bug("algorithms/odapg.py", "fastmix(self.tau * z + (1 - self.tau) * state.y, net, self.K)", "fastmix(self.tau * state.z + (1 - self.tau) * state.y, net, self.K)", f"{ALG} {EQ}"),
+    Bug("algorithms/fastmix.py", "eta = (1 - root) / (1 + root)", "eta = (1 - root) / 2", f"{ALG} {EQ}"),
+    Bug("algorithms/prox_atc.py", "y_mixed = net.mix(y)", "y_mixed = y", f"{ALG} {EQ}"),
+    Bug("algorithms/prox_dgd.py", "problem.prox(net.mix(z), self.gamma)", "net.mix(problem.prox(z, self.gamma))", f"{ALG} {EQ}"),
+    Bug("algorithms/primal_dual.py", "state.y + 2 * self.gamma", "state.y + self.gamma", f"{ALG} {EQ}"),
+    # problems and penalties
+    Bug("problems/lasso.py", "return (u - self.b - v).square() / 2", "return (u - self.b - v).square() / 4", f"{PROBLEM} {REF}"),
+    Bug("problems/logistic.py", "curvature = 0.25", "curvature = 0.2", PROBLEM),
+    Bug("problems/regularizers.py", "_soft(v, step * self.lam) / (1 + step * self.mu)", "_soft(v, step * self.lam) / (1 + self.mu)", REG),
+    Bug("problems/regularizers.py", "torch.maximum(self.low * v, self.high * v)", "self.high * v.abs()", REG),
+    Bug("problems/regularizers.py", "return self.factor * self.reg.conjugate(", "return self.reg.conjugate(", UNITS),
+    Bug("problems/linear.py", "v - step * self.loss_curvature(u)", "v + step * self.loss_curvature(u)", SITES),
+    Bug("problems/pooled.py", "n * longest / scaled.samples[i]", "longest / scaled.samples[i]", SITES),
+    Bug("problems/pooled.py", "(X - m).square().sum(0)", "X.square().sum(0)", SITES),
+    Bug("problems/units.py", "_power(-2 * target)", "_power(-target)", UNITS),
+    Bug("problems/certify.py", "_Proof(e * e / (4 * c * mu), ", "_Proof(e * e / (8 * c * mu), ", f"{UNITS} -k curvature"),
+    Bug("problems/certify.py", "e / (c * mu) if R else e / mu)", "e / (c * mu) if R else e / (2 * mu))", f"{UNITS} -k curvature"),
+    Bug("problems/reference.py", "coarse = torch.full_like(value, SMALLEST)", "coarse = torch.full_like(value, 0.0)", f"{UNITS} -k express"),
+    Bug("problems/base.py", '"tuning": 1', '"tuning": 0', "laws/test_family_laws.py test_tuning.py test_benchmark.py"),
+    # runs
+    Bug("solve.py", "_ratio(consensus_error(x, observer), size),", "_ratio(0 * consensus_error(x, observer), size),", "test_solve.py"),
+    Bug("solve.py", "size = torch.maximum(x_mean.norm(dim=-1), units.gradient / units.L)", "size = torch.ones_like(units.L)", UNITS),
+    Bug("solve.py", "return GROWTH * torch.where(unit > 0, unit, 1.0)", "return GROWTH * torch.where(unit > 1, unit, 1.0)", UNITS),
+    Bug("bench/recorder.py", "gap = loss[b] - float(self.optimum[b])", "gap = abs(loss[b] - float(self.optimum[b]))", "test_recorder.py"),
+    Bug("bench/recorder.py", "self.seconds += self._now() - self._from", "self.seconds = self._now() - self._from", "test_recorder.py"),
+    Bug("bench/speedup.py", "return _divide(base.least, cost.most, otherwise=0.0)", "return _divide(base.least, cost.least, otherwise=0.0)", SPEED),
+    Bug("bench/speedup.py", "(math.log(high) - math.log(gap)) / (math.log(high) - math.log(low))", "(high - gap) / (high - low)", SPEED),
+    Bug("bench/tuning.py", "(MARGIN if name in steps else 1)", "1", "test_tuning.py"),
+    Bug("runtime/snapshots.py", "return max(shared, default=None)", "return min(shared, default=None)", "laws/test_snapshot_laws.py test_runtime.py"),
+    # learning
+    Bug("learned/optimizer.py", "p1 = net.both(self.activations.s(self.slots.by_edge(o_s)))", "p1 = self.activations.s(self.slots.by_edge(o_s))", LEARNED),
+    Bug("learned/optimizer.py", "fresh = k < WARM_UP or k % self.every == 0", "fresh = k % self.every == 0", LEARNED),
+    Bug("learned/activations.py", "self.low + (self.high - self.low) * o.sigmoid()", "self.low + self.high * o.sigmoid()", LEARNED),
+    Bug("learned/checkpoint.py", "if hashlib.sha256(content).hexdigest() != card.weights.sha256:", "if False:", "test_checkpoint.py"),
+    Bug("training/trainer.py", "clip_grad_norm_(self.optimizer.parameters(), self.table.clip)", "clip_grad_norm_(self.optimizer.parameters(), math.inf)", "test_training.py -k clip"),
+    Bug("training/trainer.py", "        self.adam.zero_grad()", "        pass", "test_training.py -k segments"),
+    Bug("training/loss.py", "value if spread is None else value + self.consensus * spread", "value", "test_training.py"),
+]  # fmt: skip
+
+
+def planted(bug: Bug, folder: Path) -> Path:
+    """A copy of the repository with the bug in it."""
+    for part in ("milodo", "tests", "experiments", "pyproject.toml"):
+        source = ROOT / part
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, folder / part, ignore=ignored) if source.is_dir() else shutil.copy(source, folder / part)
+    file = folder / "milodo" / bug.file
+    text = file.read_text(encoding="utf-8")
+    if text.count(bug.line) != 1:
+        raise SystemExit(f"{bug.file} holds {bug.line!r} {text.count(bug.line)} times; plant it elsewhere")
+    file.write_text(text.replace(bug.line, bug.instead), encoding="utf-8")
+    return folder
+
+
+def caught(bug: Bug) -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        folder = planted(bug, Path(name))
+        words = [f"tests/{word}" if word.endswith(".py") else word for word in bug.tests.split()]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *words]
+        environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode not in (0, 1, 2):  # 2: a test could not even be collected
+            raise SystemExit(f"pytest ended with {done.returncode} for {bug}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return done.returncode != 0
+
+
+def main() -> int:
+    chosen = [bug for bug in BUGS if len(sys.argv) == 1 or any(word in str(bug) for word in sys.argv[1:])]
+    survivors = []
+    for number, bug in enumerate(chosen, 1):
+        start = time.monotonic()
+        found = caught(bug)
+        print(f"{number:2}/{len(chosen)} {'caught  ' if found else 'SURVIVED'} {time.monotonic() - start:4.0f} s  {bug}", flush=True)
+        survivors += [] if found else [bug]
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} caught")
+    return int(len(survivors) > MAY_SURVIVE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
