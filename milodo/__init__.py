@@ -4,7 +4,19 @@ Data sit at n sites joined by a network; a site talks only to its neighbours; to
 min_x (1/n) Σ f_i(x) + r(x), with f_i private to site i and r shared.
 """
 
-from milodo.algorithms import DAPG, METHODS, ODAPG, Algorithm, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
+from milodo.algorithms import (
+    DAPG,
+    METHODS,
+    ODAPG,
+    AcceleratedED,
+    Algorithm,
+    PGExtra,
+    PrimalDual,
+    ProxATC,
+    ProxDGD,
+    ProxED,
+    TreeAPG,
+)
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo
 from milodo.learned.checkpoint import load_optimizer, save_optimizer
@@ -45,10 +57,10 @@ from milodo.topology import Topology
 __version__ = "0.1.0"
 
 __all__ = [
-    "DAPG", "L1", "LEARNED", "METHODS", "ODAPG", "Algorithm", "BaseRules", "Box", "CommonMixingNetwork", "CompressedNetwork",
+    "DAPG", "L1", "LEARNED", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "CommonMixingNetwork", "CompressedNetwork",
     "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares",
     "Logistic", "LogisticRegression", "LossyNetwork", "MiLoDo", "Network", "NonNegative", "Observer", "PGExtra", "PrimalDual",
     "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork", "StackedObserver",
-    "Status", "Stop", "Topology", "Traffic", "TreeObserver", "Zero", "degraded", "instance_seeds", "iterate", "load_optimizer",
+    "Status", "Stop", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded", "instance_seeds", "iterate", "load_optimizer",
     "optimum", "save_optimizer", "solve",
 ]  # fmt: skip

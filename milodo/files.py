@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import socket
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, quoted, shortened
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None
+
+DEEPEST = 50
+"""Levels of lists and tables within each other; what we write has fewer than ten."""
+LOCK = ".lock"
+"""Of a folder that is being written to; gone when nobody does."""
+PATIENCE = 1.0
+"""Seconds before a folder is refused: a process that was just killed may not have let go yet."""
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether there is such a file. A name that no file can have (too long, with a NUL in it) is the name of none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether there is such a folder; otherwise as is_file."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 class atomic:
@@ -33,20 +65,31 @@ class atomic:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     with atomic(path) as part:
-        part.write_text(json.dumps(content, indent=2) + "\n")
+        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def read_versioned_json(path: Path, newest: int) -> dict[str, Any]:
     """A JSON object with a format number that this milodo can read."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"{path}: not readable as JSON ({error}).") from error
+        raise InvalidInput(f"{path}: not readable as JSON ({shortened(error)}).") from error
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise InvalidInput(f"{path}: not written by milodo (no format number).")
     if content["format"] > newest:
-        raise InvalidInput(f"{path}: format {content['format']} is newer than this milodo reads ({newest}). Update milodo.")
+        raise InvalidInput(f"{path}: format {quoted(content['format'])} is newer than this milodo reads ({newest}). Update milodo.")
+    if not _is_sane(content, DEEPEST):
+        raise InvalidInput(f"{path}: lists within lists more than {DEEPEST} deep, or text that is none. The file was damaged.")
     return content
+
+
+def _is_sane(value: Any, deepest: int) -> bool:
+    """Neither deeper than anything we write, nor with halves of characters in its texts, which no file can hold."""
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    return not isinstance(value, list) or (deepest > 0 and all(_is_sane(entry, deepest - 1) for entry in value))
 
 
 def make_writable(folder: Path) -> None:
@@ -57,4 +100,62 @@ def make_writable(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise InvalidInput(f"cannot write to {str(folder)!r} ({error.strerror}). Choose another folder with --out.") from error
+        raise InvalidInput(
+            f"cannot write to {quoted(str(folder), 200)} ({error.strerror}). Choose another folder with --out."
+        ) from error
+
+
+class locked:
+    """The folder is this process's to write to, and a second process that wants it is refused.
+
+    The kernel lets go when the process ends, however it does. Where there are no locks (some network drives), nobody is refused.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / LOCK
+
+    def __enter__(self) -> None:
+        self.made = not is_folder(self.folder)
+        make_writable(self.folder)
+        until = time.monotonic() + PATIENCE
+        while (file := self._take()) is None:
+            if time.monotonic() > until:
+                raise InvalidInput(
+                    f"another milodo is writing to {quoted(str(self.folder), 200)} ({self._holder()}). Wait until it has ended, "
+                    "or choose another folder with --out."
+                )
+            time.sleep(0.05)
+        self.file = file
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink()  # while it is still ours: who opened it meanwhile sees that it has gone
+        if self.file >= 0:
+            os.close(self.file)
+        if self.made:
+            with contextlib.suppress(OSError):  # only if nothing was written
+                self.folder.rmdir()
+
+    def _take(self) -> int | None:
+        """The locked file; -1 if it cannot be locked here; None if another process has it."""
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        except OSError:
+            return -1
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(file), self.path.stat()):
+                raise FileNotFoundError(errno.ENOENT, "removed by the one who had it")
+        except OSError as error:
+            os.close(file)
+            return None if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.ENOENT) else -1
+        os.truncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        return file
+
+    def _holder(self) -> str:
+        try:
+            return shortened(self.path.read_text(encoding="utf-8", errors="replace")) or "which one is not known"
+        except OSError:
+            return "which one is not known"

@@ -29,6 +29,8 @@ def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
     """Steps safely inside the region of convergence on graphs of degree up to 6; no more is claimed of them."""
     step = 0.5 / float(problem.lipschitz().max())
     return {
+        "accelerated-ed": {"gamma": step, "K": 2},
+        "tree-apg": {},
         "prox-dgd": {"gamma": step},
         "prox-atc": {"gamma": step},
         "pg-extra": {"gamma": step},

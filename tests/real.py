@@ -24,19 +24,21 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **more}
 
 
+def begin(arguments: Sequence[str], rank: int, world: int, port: int, **more: str) -> subprocess.Popen[str]:
+    """`python ARGUMENTS` as one rank; {rank} in an argument stands for it."""
+    return subprocess.Popen(
+        [sys.executable, *(word.replace("{rank}", str(rank)) for word in arguments)],
+        env=environment(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def start(arguments: Sequence[str], world: int, port: int | None = None, **more: str) -> list[subprocess.Popen[str]]:
-    """`python ARGUMENTS` once a rank; {rank} in an argument stands for its rank."""
+    """`python ARGUMENTS` once a rank."""
     port = port or free_port()
-    return [
-        subprocess.Popen(
-            [sys.executable, *(word.replace("{rank}", str(rank)) for word in arguments)],
-            env=environment(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **more),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+    return [begin(arguments, rank, world, port, **more) for rank in range(world)]
 
 
 def finish(processes: Sequence[subprocess.Popen[str]], limit: float = LIMIT) -> list[tuple[int, str, str]]:

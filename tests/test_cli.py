@@ -13,6 +13,8 @@ import pytest
 
 from milodo.algorithms import METHODS
 from milodo.bench.records import read_records
+from milodo.cli.main import run
+from milodo.cli.processes import app
 from milodo.learned import LEARNED
 
 EXPERIMENT = """
@@ -152,3 +154,16 @@ def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):
     assert re.search(r"milodo bench long.toml --seed 3 --out runs/long --resume", err)
     rows = read_records(folder / "runs" / "long" / "records.csv")
     assert "INTERRUPTED" in {row.status for row in rows} and "STEPS" not in {row.status for row in rows}
+
+
+NAMES = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in NAMES)], ids=lambda words: " ".join(words) or "milodo")
+def test_h_is_help(command, capsys):
+    shown = []
+    for flag in ("-h", "--help"):
+        with pytest.raises(SystemExit, match="0"):
+            run([*command, flag])
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] and "--help" in shown[0] and "-h" in shown[0]

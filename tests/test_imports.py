@@ -15,7 +15,7 @@ NAMES = [str(file.relative_to(PACKAGE)) for file in FILES]
 
 LEVELS = (
     {"errors", "process", "provenance", "types"},
-    {"files"},
+    {"files", "memory"},
     {"topology"},
     {"network"},
     {"problems"},
@@ -23,7 +23,7 @@ LEVELS = (
     {"learned"},
     {"solve"},
     {"config"},
-    {"training", "bench"},
+    {"training", "bench", "fit"},
     {"report"},
     {"runtime"},
     {"cli"},
@@ -108,3 +108,42 @@ def test_a_file_is_read_in_one_sitting(name):
 @pytest.mark.parametrize("name", [name for name in NAMES if room(name) in ("algorithms", "learned")])
 def test_a_method_sees_no_average_over_all_nodes(name):
     assert not [module for module in imported(name) if "bserver" in module]
+
+
+def names_its_encoding(call: ast.Call) -> bool:
+    """Whether a call that opens a text file says how it is written; without, a file depends on the locale of who wrote it."""
+    name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    keywords = {word.arg: word.value for word in call.keywords}
+    if name in ("run", "Popen", "check_output"):  # of subprocess; bytes unless text is asked for
+        return "encoding" in keywords or not {"text", "universal_newlines"} & set(keywords)
+    if name not in ("open", "fdopen", "read_text", "write_text") or ast.unparse(call.func) == "os.open":
+        return True
+    words = [word.value for word in (*call.args, keywords.get("mode")) if isinstance(word, ast.Constant)]
+    binary = name in ("open", "fdopen") and any(isinstance(word, str) and "b" in word and len(word) <= 3 for word in words)
+    return binary or "encoding" in keywords
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_text_file_is_opened_with_its_encoding(name):
+    calls = (node for node in ast.walk(tree(name)) if isinstance(node, ast.Call))
+    assert not [node.lineno for node in calls if not names_its_encoding(node)]
+
+
+@pytest.mark.parametrize(
+    ("call", "fine"),
+    [
+        ("open(path)", False),
+        ("path.open('w', newline='')", False),
+        ("path.read_text()", False),
+        ("path.write_text('b')", False),
+        ("subprocess.run(words, text=True)", False),
+        ("open(path, 'rb')", True),
+        ("path.open(mode='xb')", True),
+        ("path.read_text(encoding='utf-8')", True),
+        ("self.run(resume=True)", True),
+    ],
+)
+def test_an_encoding_that_is_missing_would_be_found(call, fine):
+    node = ast.parse(call).body[0]
+    assert isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    assert names_its_encoding(node.value) is fine

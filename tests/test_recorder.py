@@ -13,7 +13,7 @@ from milodo.algorithms import ProxED
 from milodo.bench.recorder import Limits, Recorder, record, sample_times
 from milodo.bench.records import Record, append_records, read_json, read_records, write_records
 from milodo.errors import InvalidInput
-from milodo.files import write_json
+from milodo.files import read_versioned_json, write_json
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso, optimum
 from milodo.solve import StackedObserver, consensus_error, iterate, mean_point
@@ -152,5 +152,5 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     write_json(path, {"format": 1})
     with pytest.raises(TypeError):
         write_json(path, {"format": 1, "bad": object()})
-    assert read_json(path) == {"format": 1}
+    assert read_versioned_json(path, 1) == {"format": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]

@@ -14,12 +14,13 @@ from sklearn.preprocessing import StandardScaler
 
 from milodo.cli.main import run
 from milodo.errors import InvalidInput
+from milodo.fit import Task, pooled_problem, scaling
+from milodo.fit.pooled import penalty, total_of
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.network.consensus import average, average_rounds, maximum
 from milodo.problems import L1, LeastSquares, optimum
-from milodo.problems.pooled import pooled_problem, scaling
 from milodo.problems.sites import read_site
-from milodo.runtime.sites import Task, fit_here
+from milodo.runtime.sites import fit_here
 from milodo.topology import EXAMPLES
 
 DIABETES, CANCER = load_diabetes(scaled=False), load_breast_cancer()
@@ -103,11 +104,14 @@ def test_everybody_learns_the_average_and_the_largest_from_neighbours_alone(grap
     assert torch.equal(maximum(net, x), x.amax(0).expand(net.n, 3))
 
 
-def test_standardisation_by_consensus_is_that_of_the_pooled_data():
+@pytest.mark.parametrize("reliable", [True, False])
+def test_standardisation_by_sums_or_gossip_is_that_of_the_pooled_data(reliable):
     X = DIABETES.data
     parts = [torch.from_numpy(part) for part in np.split(X, [10, 11, 200])]
-    found = scaling(parts, StackedNetwork("path(4)"), standardise=True)
+    targets = [torch.from_numpy(part) for part in np.split(DIABETES.target, [10, 11, 200])]
+    found = scaling(parts, targets, total_of(StackedNetwork("path(4)"), reliable=reliable), centre=True)
     assert found.samples.flatten().tolist() == [442.0] * 4
+    assert found.target.numpy() == pytest.approx(np.full((4, 1), DIABETES.target.mean()), rel=1e-13)
     for mean, scale in zip(found.mean, found.scale, strict=True):
         assert mean.numpy() == pytest.approx(X.mean(0), rel=1e-13) and scale.numpy() == pytest.approx(X.std(0), rel=1e-12)
 
@@ -139,7 +143,8 @@ def test_the_gap_certificate_bounds_the_distance_to_the_minimum(loss, intercept)
     X = [torch.randn(size, 4, dtype=torch.float64, generator=rng) for size in (7, 12)]
     y = [(part.sum(1) > 0).double() for part in X]
     net, observer = StackedNetwork("path(2)"), StackedObserver()
-    problem = pooled_problem(loss, X, y, scaling(X, net, standardise=False), n=2, l1=0.05, intercept=intercept)
+    scaled = scaling(X, y, total_of(net, reliable=True), centre=intercept)
+    problem = pooled_problem(loss, X, y, scaled, penalty(0.05, scaled.scale[0]), n=2, intercept=intercept)
     best = optimum(problem)
     settled = problem.settled(best.x, observer)
     value, gap = float(problem.objective(settled, observer)), float(problem.certificate(settled, observer))
@@ -200,7 +205,7 @@ def test_a_bad_file_is_one_sentence(tmp_path, capsys, name):
         ("a,b,y\n1,2,9\n", ["--loss", "logistic"], "has 3 different values over all sites"),
         ("a,b,y\n1,2,3\n", ["--loss", "hinge"], "unknown loss 'hinge'"),
         ("a,b,y\n1,2,3\n", ["--l1", "-1"], "must be a finite number >= 0"),
-        ("a,b,y\n1,2,3\n", ["--method", "dapg"], "DAPG also needs alpha, K"),
+        ("a,b,y\n1,2,3\n", ["--links", "rotten"], "unknown kind of links 'rotten'"),
         ("a,b,y\n1,2,3\n", ["--method", "prox-de"], "Did you mean 'prox-ed'?"),
         ("a,b,y\n1,2,3\n", ["--set", "gamma"], "write a name and a number"),
         ("a,b,y\n1,2,3\n", ["--set", "eta=1"], "unknown parameter 'eta'"),
@@ -230,7 +235,8 @@ def test_solve_saves_and_shows_the_fit(tmp_path, capsys):
         "consensus error",
         "rounds",
         "bytes sent",
-        "Prox-ED with step size 1/L",
+        "moments: one sum",
+        "It will cost",
     ):
         assert word in shown
     fit = json.loads((out / "fit.json").read_text())
@@ -244,7 +250,7 @@ def test_what_is_saved_is_what_is_certified(tmp_path):
     """Also where it has not converged: objective and gap are those of the coefficients in the file."""
     sites = [read_site(path, "progression") for path in hospitals(tmp_path)]
     for iterations in (1, 5, 50):
-        fit = fit_here(sites, Task(target="progression", l1=1.0, standardise=True, iterations=iterations))
+        fit = fit_here(sites, Task(target="progression", l1=1.0, standardise=True, method="prox-ed", iterations=iterations))
         residual = DIABETES.data @ np.array(fit.coefficients) + fit.intercept - DIABETES.target
         assert fit.standardised is not None
         value = float(residual @ residual) / 2 / len(residual) + float(np.abs(fit.standardised).sum())
@@ -252,9 +258,11 @@ def test_what_is_saved_is_what_is_certified(tmp_path):
         assert fit.status == "STEPS" and fit.gap > 0
 
 
-def test_a_constant_column_is_left_alone_however_long_the_graph():
+@pytest.mark.parametrize("reliable", [True, False])
+def test_a_constant_column_is_left_alone_however_long_the_graph(reliable):
     parts = [torch.cat((torch.full((3, 1), 7.3), torch.randn(3, 1)), dim=1).double() for _ in range(40)]
-    found = scaling(parts, StackedNetwork("path(40)"), standardise=True)
+    targets = [torch.zeros(3, dtype=torch.float64) for _ in range(40)]
+    found = scaling(parts, targets, total_of(StackedNetwork("path(40)"), reliable=reliable), centre=True)
     assert bool((found.scale[:, 0] == 1).all()) and bool((found.scale[:, 1] > 0.5).all())
 
 
@@ -281,3 +289,16 @@ def test_other_methods_find_the_same(tmp_path):
         other = fit_here(sites, Task(**task, method=method, parameters=parameters))
         assert other.standardised == pytest.approx(default.standardised, abs=1e-5), method
         assert "as asked for" in other.why
+
+
+def test_a_graph_may_be_a_file_of_any_name_but_a_familys_name_is_the_family(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("links", "links.txt", "ring"):
+        (tmp_path / name).write_text("a b\na c\n")
+    for name in ("links", "links.txt", "./ring", str(tmp_path / "ring")):
+        assert Task(target="y", graph=name).topology(3).edges == ((0, 1), (0, 2))
+    assert Task(target="y", graph="ring").topology(3).name == "ring(3)"
+    with pytest.raises(InvalidInput, match="no graph file 'there/links'"):
+        Task(target="y", graph="there/links").topology(3)
+    with pytest.raises(InvalidInput, match="Did you mean 'ring'"):
+        Task(target="y", graph="rnig").topology(3)

@@ -76,6 +76,7 @@ def test_a_run_ends_when_its_seconds_are_used(problem, net):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].space])
 def test_divergence_is_a_result(name, build, dtype):
     problem = Lasso(6, 8, 20, 0.1).sample([0, 1], dtype=dtype)
     first = next(iter(METHODS[name].space))

@@ -1,5 +1,6 @@
 """Handcrafted methods, one file each. METHODS is the table that tuning, benchmarks, the command line and the laws run over."""
 
+from milodo.algorithms.accelerated_ed import AcceleratedED
 from milodo.algorithms.base import Algorithm, Choice, Fraction, StepSize, check_parameter
 from milodo.algorithms.dapg import DAPG
 from milodo.algorithms.fastmix import fastmix
@@ -9,6 +10,7 @@ from milodo.algorithms.primal_dual import PrimalDual
 from milodo.algorithms.prox_atc import ProxATC
 from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
+from milodo.algorithms.tree_apg import TreeAPG
 
 METHODS: dict[str, type[Algorithm]] = {
     "prox-dgd": ProxDGD,
@@ -18,9 +20,11 @@ METHODS: dict[str, type[Algorithm]] = {
     "dapg": DAPG,
     "odapg": ODAPG,
     "primal-dual": PrimalDual,
+    "accelerated-ed": AcceleratedED,
+    "tree-apg": TreeAPG,
 }
 
 __all__ = [
-    "DAPG", "METHODS", "ODAPG", "Algorithm", "Choice", "Fraction", "PGExtra", "PrimalDual", "ProxATC", "ProxDGD", "ProxED",
-    "StepSize", "check_parameter", "fastmix",
+    "DAPG", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Fraction", "PGExtra", "PrimalDual", "ProxATC",
+    "ProxDGD", "ProxED", "StepSize", "TreeAPG", "check_parameter", "fastmix",
 ]  # fmt: skip

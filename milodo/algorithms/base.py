@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, quoted
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import NodeTensor
@@ -58,8 +58,17 @@ class Algorithm(ABC):
 
     @property
     @abstractmethod
-    def rounds(self) -> int:
-        """Swaps in one step; at most, where a method does not talk the same in every one."""
+    def rounds(self) -> int | None:
+        """Swaps in one step; at most, where a method does not talk the same in every one. None if the graph decides."""
+
+    def rounds_on(self, net: Network) -> int:
+        """Rounds of one step on this network."""
+        assert self.rounds is not None, f"{self.label} must say how many rounds it needs on a graph"
+        return self.rounds
+
+    def floats_on(self, net: Network, d: int) -> int:
+        """Numbers that all nodes send in one step; at most, like rounds."""
+        return self.rounds_on(net) * len(net.topology.arcs) * d
 
     @abstractmethod
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> Any:
@@ -68,6 +77,11 @@ class Algorithm(ABC):
     @abstractmethod
     def step(self, state: Any, problem: Problem, net: Network) -> Any:
         """The next state."""
+
+    @classmethod
+    def safe(cls, L: float, net: Network) -> Self:
+        """With parameters that converge on this network without tuning; L is the largest Lipschitz constant of a node."""
+        raise InvalidInput(f"{cls.label} does not say which parameters are safe. Give all of them, or tune it.")
 
     def at(self, nodes: Sequence[int]) -> Self:
         """The part of the method that belongs to these nodes; handcrafted methods are the same everywhere."""
@@ -83,16 +97,17 @@ def check_parameter(method: str, name: str, kind: StepSize | Fraction | Choice, 
     """One sentence for a parameter that cannot work."""
     if isinstance(kind, Choice):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidInput(f"{method}: {name} is {value!r}, but it must be a whole number >= 1.")
+            raise InvalidInput(f"{method}: {name} is {quoted(value)}, but it must be a whole number >= 1.")
         return
     if not isinstance(value, int | float | torch.Tensor) or isinstance(value, bool):
-        raise InvalidInput(f"{method}: {name} is {value!r}, but it must be a number.")
+        raise InvalidInput(f"{method}: {name} is {quoted(value)}, but it must be a number.")
     if isinstance(value, torch.Tensor) and value.numel() == 0:
         raise InvalidInput(f"{method}: {name} is an empty tensor, but it must hold at least one number.")
     numbers = value.detach().flatten().tolist() if isinstance(value, torch.Tensor) else [value]
     for number in numbers:
-        if not (number > 0 and math.isfinite(number)):
-            raise InvalidInput(f"{method}: {name} is {number:g}, but a step size must be a finite number > 0.")
+        if not 0 < number <= sys.float_info.max:  # a whole number may lie beyond
+            said = f"{number:g}" if isinstance(number, float) else quoted(number)
+            raise InvalidInput(f"{method}: {name} is {said}, but a step size must be a finite number > 0.")
     high = max(numbers)
     if isinstance(kind, Fraction) and high > 1:
         raise InvalidInput(f"{method}: {name} is {high:g}, but it must lie in (0, 1].")

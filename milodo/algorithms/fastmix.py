@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
+from milodo.errors import InvalidInput
 from milodo.network import Network
 from milodo.types import NodeTensor
+
+
+def momentum(net: Network) -> float:
+    """η_w."""
+    root = math.sqrt(1 - net.contraction**2)
+    return (1 - root) / (1 + root)
 
 
 def fastmix(x: NodeTensor, net: Network, K: int) -> NodeTensor:
@@ -17,9 +25,23 @@ def fastmix(x: NodeTensor, net: Network, K: int) -> NodeTensor:
     below -1 where ω is near -λ. Weights without large negative eigenvalues (metropolis, lazy) suit it; `fastest` on a sparse
     graph needs a large K.
     """
-    root = math.sqrt(1 - net.contraction**2)
-    eta = (1 - root) / (1 + root)
-    last = x
+    eta, last = momentum(net), x
     for _ in range(K):
         x, last = torch.lerp(last, net.mix(x), 1 + eta), x  # lerp(a, b, t) = a + t (b - a)
     return x
+
+
+LEFT = 0.3
+"""What `enough_rounds` leaves of disagreement, at most."""
+MOST = 1000
+
+
+def enough_rounds(net: Network) -> int:
+    """The smallest K with which FastMix leaves no more than LEFT of any disagreement on these weights."""
+    eta, w = momentum(net), 1 - net.eigenvalues
+    now, last = np.ones_like(w), np.ones_like(w)
+    for K in range(1, MOST):
+        now, last = (1 + eta) * w * now - eta * last, now
+        if np.abs(now).max(initial=0.0) <= LEFT:
+            return K
+    raise InvalidInput(f"FastMix would need more than {MOST} rounds on {net.topology}. Use another method, or better weights.")

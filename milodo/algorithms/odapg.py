@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from milodo.algorithms.base import Algorithm, Choice, Fraction, Space, StepSize
-from milodo.algorithms.fastmix import fastmix
+from milodo.algorithms.fastmix import enough_rounds, fastmix
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
@@ -49,6 +49,11 @@ class ODAPG(Algorithm):
     @property
     def rounds(self) -> int:
         return 3 * self.K
+
+    @classmethod
+    def safe(cls, L: float, net: Network) -> Self:
+        """τ = 0.1, η = 1/2τL, and as many rounds as FastMix needs to leave less than a third of disagreement."""
+        return cls(eta=5 / L, tau=0.1, K=enough_rounds(net))
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         g = problem.grad(x0)

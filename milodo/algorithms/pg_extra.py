@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from milodo.algorithms.base import Algorithm, Space, StepSize
 from milodo.network import Network
@@ -37,6 +37,11 @@ class PGExtra(Algorithm):
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
     rounds: ClassVar[int] = 1
     State = State
+
+    @classmethod
+    def safe(cls, L: float, net: Network) -> Self:
+        """γ = 0.9 (1 + λ_min(W))/L, below the (1 + λ_min(W))/L of Shi et al. 2015: W far from I needs smaller steps."""
+        return cls(gamma=0.9 * (2 - net.eigenvalues.max(initial=0.0).item()) / L)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         return State(x0, x0 * 0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from milodo.algorithms.base import Algorithm, Space, StepSize
 from milodo.network import Network
@@ -33,6 +34,12 @@ class PrimalDual(Algorithm):
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 64)}
     rounds: ClassVar[int] = 1
     State = State
+
+    @classmethod
+    def safe(cls, L: float, net: Network) -> Self:
+        """A primal step γ/n <= 1/2L; and 2γ²/n λ <= 1/4, with λ <= 2 (largest degree) the largest eigenvalue of the Laplacian."""
+        n, degree = net.topology.n, max(1, *net.topology.degrees)
+        return cls(gamma=min(n / (2 * L), math.sqrt(n / (16 * degree))))
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         return State(x0, x0 * 0)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from milodo.algorithms.base import Algorithm, Space, StepSize
+from milodo.errors import InvalidInput
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
+
+SMALLEST = 1 - math.sqrt(2) + 0.01
+"""Eigenvalue of W above which Prox-ATC is stable, with a margin."""
 
 
 class State(NamedTuple):
@@ -39,6 +44,21 @@ class ProxATC(Algorithm):
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
     rounds: ClassVar[int] = 2
     State = State
+
+    @classmethod
+    def safe(cls, L: float, net: Network) -> Self:
+        """γ = (1 + λ_min(W))/2L, at most 1/2L (tested on many graphs, proven for none).
+
+        In a coordinate that r holds at a kink z rests and ỹ⁺ = (2W - W²) ỹ: along an eigenvalue of W below 1 - √2 it grows,
+        whatever γ is, until it leaves the kink, and so on for ever.
+        """
+        smallest = 1 - net.eigenvalues.max(initial=0.0).item()
+        if smallest < SMALLEST:
+            raise InvalidInput(
+                f"Prox-ATC never comes to rest on {net.topology} with these weights, whatever its step size, because W has an "
+                f"eigenvalue {smallest:.2g} below 1 - √2. Use weights = 'lazy', or Prox-ED."
+            )
+        return cls(gamma=min(1.0, 1 + smallest) / (2 * L))
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         return State(x0, x0, x0)

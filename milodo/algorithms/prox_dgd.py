@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from milodo.algorithms.base import Algorithm, Space, StepSize, XState
 from milodo.network import Network
@@ -29,6 +29,11 @@ class ProxDGD(Algorithm):
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
     rounds: ClassVar[int] = 1
     State = XState
+
+    @classmethod
+    def safe(cls, L: float, net: Network) -> Self:
+        """γ = 1/L: a gradient step, W and prox bring no two points further apart. (Where it ends is not the optimum.)"""
+        return cls(gamma=1 / L)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> XState:
         return XState(x0)

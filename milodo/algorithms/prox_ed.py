@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from milodo.algorithms.base import Algorithm, Space, StepSize
 from milodo.network import Network
@@ -36,6 +36,11 @@ class ProxED(Algorithm):
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
     rounds: ClassVar[int] = 1
     State = State
+
+    @classmethod
+    def safe(cls, L: float, net: Network) -> Self:
+        """γ = 1/L; it converges for γ < 2/L on every graph (Li et al. 2019)."""
+        return cls(gamma=1 / L)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         return State(x0, x0, x0)

@@ -16,10 +16,11 @@ from milodo.bench.recorder import Limits, Recorder, Stopwatch, record
 from milodo.bench.records import FORMAT, append_records, read_json, read_records, write_records
 from milodo.bench.tuning import Parameters, Search, tune
 from milodo.config import Experiment, MethodTable
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, quoted
 from milodo.files import make_writable, write_json
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer
+from milodo.memory import need_memory
 from milodo.network import Network, Observer, StackedNetwork, degraded
 from milodo.problems import Problem, Reference, instance_seeds, optimum
 from milodo.provenance import provenance
@@ -63,6 +64,7 @@ class Benchmark:
         """The folder, checked and writable; the run's facts so far."""
         if not self.experiment.methods:
             raise InvalidInput(f"{self.experiment.name} has no [[methods]], so there is nothing to race. Add some.")
+        self._check_memory()
         make_writable(self.folder)
         if resume and overwrite:
             raise InvalidInput("--resume continues a run and --overwrite replaces it. Choose one of them.")
@@ -74,16 +76,16 @@ class Benchmark:
                     "or write elsewhere with --out."
                 )
             run = read_json(self.run_file)
-            if run.get("provenance", {}).get("config") != config:
+            if run["provenance"].get("config") != config:
                 raise InvalidInput(
                     f"{str(self.folder)!r} was made with another configuration, and mixing the two would not be a fair race. "
                     "Use --overwrite, or another --out."
                 )
             if run.get("runtime") != self.runtime:
                 raise InvalidInput(
-                    f"{str(self.folder)!r} holds a {run.get('runtime')} run, and this one is {self.runtime}. Use another --out."
+                    f"{str(self.folder)!r} holds a {quoted(run.get('runtime'))} run, and this one is {self.runtime}. Use another --out."
                 )
-            if run.get("topology", {}).get("fingerprint") != self.net.topology.fingerprint:
+            if run["topology"].get("fingerprint") != self.net.topology.fingerprint:
                 raise InvalidInput(
                     f"{str(self.folder)!r} was made on another graph than {self.net.topology} is now. Use --overwrite or --out."
                 )
@@ -126,6 +128,13 @@ class Benchmark:
         write_json(self.run_file, run)
         return run
 
+    def _check_memory(self) -> None:
+        """Before anything runs: the instances that are held together fit."""
+        table, family = self.experiment.run, self.family
+        together = min(table.batch or table.instances, table.instances)
+        needed = family.memory(together) + (family.memory(together, dtype=self.dtype) if self.dtype != torch.float64 else 0)
+        need_memory(needed, f"{together} instances of {family.name}", "Set a smaller batch in [run], or make n, d or N smaller.")
+
     def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
         """Everything; Interrupted if the user stops it."""
         run = self.prepare(resume=resume, overwrite=overwrite)
@@ -150,7 +159,7 @@ class Benchmark:
         """Fills run['methods'] and run['tuning']; what is tuned already, here or in the cache, is not tuned again."""
         lazy: dict[str, Any] = {}
         for method in self.experiment.methods:
-            if method.key in run["methods"]:
+            if self._is_known(run, method):
                 continue
             parameters, report = ({}, None) if method.learned else self._parameters(method, lazy)
             algorithm, weights = self._algorithm(method, parameters)
@@ -158,13 +167,24 @@ class Benchmark:
                 "label": algorithm.label + (f" ({method.remark})" if method.remark else ""),
                 "parameters": parameters,
                 "how": "learned" if method.learned else method.use,
-                "rounds_per_iteration": algorithm.rounds,
+                "rounds_per_iteration": algorithm.rounds_on(self.net),
                 "exact": algorithm.exact,
                 **({"weights": weights} if weights else {}),
             }
             if report is not None:
                 run["tuning"][method.key] = report
             write_json(self.run_file, run)
+
+    def _is_known(self, run: dict[str, Any], method: MethodTable) -> bool:
+        """Whether run.json says with which parameters a method runs, and they are such as it can run with."""
+        parameters = run["methods"].get(method.key, {}).get("parameters")
+        if parameters is None or method.learned:
+            return parameters is not None
+        try:
+            METHODS[method.name](**parameters)
+        except (TypeError, InvalidInput):
+            return False
+        return True
 
     def _algorithm(self, method: MethodTable, parameters: Parameters) -> tuple[Algorithm, dict[str, str]]:
         """The method, ready to run, and which weights it has if it is learned."""
@@ -186,7 +206,7 @@ class Benchmark:
             assert isinstance(algorithm, Learned)
             algorithm.check_network(self.net)
             begun = run["methods"].get(method.key, {}).get("weights", weights)
-            if begun["sha256"] != weights["sha256"]:
+            if begun.get("sha256") != weights["sha256"]:
                 raise InvalidInput(
                     f"{str(self.folder)!r} was begun with other weights of {method.key!r} than {method.weights!r} now holds. "
                     "Use --overwrite, or another --out."
@@ -325,7 +345,7 @@ class Benchmark:
             Recorder(method.key, judge, net, known, self._seeds(chunk), chunk[0], observer),
             Stopwatch(problem.device),
         )
-        task = f"race {run['methods'][method.key]['label']}"
+        task = f"race {run['methods'][method.key].get('label', method.key)}"
         if len(self._chunks()) > 1:
             task += f", instances {chunk[0] + 1} to {chunk[1]}"
         self.progress(task, 0.0, "")
@@ -338,9 +358,10 @@ class Benchmark:
         self.progress(task, 1.0, _outcome(recorder))
 
     def _note_reference(self, run: dict[str, Any], chunk: tuple[int, int], found: Reference) -> None:
-        values = run.setdefault(
-            "reference", {"kind": found.kind, "largest": 0.0, "values": [None] * self.experiment.run.instances}
-        )
+        instances = self.experiment.run.instances
+        values = {"kind": found.kind, "largest": 0.0, "values": [], **run.get("reference", {})}
+        run["reference"] = values
+        values["values"] = (values["values"] + [None] * instances)[:instances]
         certified = found.certified.tolist()
         values["values"][slice(*chunk)] = [v if ok else None for v, ok in zip(found.value.tolist(), certified, strict=True)]
         values["largest"] = max(values["largest"], float(found.certificate.max()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from milodo.bench.records import Record, read_json, read_records, write_records
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, quoted
 from milodo.files import make_writable, write_json
 
 MUST_AGREE = ("problem", "instances", "gaps")
@@ -26,15 +26,15 @@ def merge_runs(folders: Sequence[Path], out: Path) -> Path:
         for key in MUST_AGREE:
             if run.get(key) != first.get(key):
                 raise InvalidInput(
-                    f"{str(folder)!r} and {str(folders[0])!r} differ in their {key} ({run.get(key)} and {first.get(key)}), so "
-                    "they do not belong into one report."
+                    f"{str(folder)!r} and {str(folders[0])!r} differ in their {key} ({quoted(run.get(key))} and "
+                    f"{quoted(first.get(key))}), so they do not belong into one report."
                 )
         for key in ("fingerprint", "weights", "outage", "messages"):
-            if run.get("topology", {}).get(key) != first.get("topology", {}).get(key):
+            if run["topology"].get(key) != first["topology"].get(key):
                 raise InvalidInput(
                     f"{str(folder)!r} and {str(folders[0])!r} were run on different networks (their {key} differ)."
                 )
-        if run.get("provenance", {}).get("seed") != first.get("provenance", {}).get("seed"):
+        if run["provenance"].get("seed") != first["provenance"].get("seed"):
             raise InvalidInput(f"{str(folder)!r} and {str(folders[0])!r} were run with different seeds, on other instances.")
     make_writable(out)
     merged, records = dict(first), list[Record]()
@@ -43,7 +43,7 @@ def merge_runs(folders: Sequence[Path], out: Path) -> Path:
         names = {key: _told_apart(key, str(run.get("runtime")), merged["methods"]) for key in run["methods"]}
         for key, facts in run["methods"].items():
             merged["methods"][names[key]] = _labelled(facts, key, names[key])
-            if key in run.get("tuning", {}):
+            if key in run["tuning"]:
                 merged["tuning"][names[key]] = run["tuning"][key]
         records += [replace(row, method=names.get(row.method, row.method)) for row in read_records(folder / "records.csv")]
     merged["merged"] = [folder.name for folder in folders]
@@ -62,12 +62,12 @@ def _told_apart(key: str, runtime: str, taken: dict[str, Any]) -> str:
         if name not in taken:
             return name
         word = f"{runtime} {number}"
-    raise InvalidInput(f"too many runs with a method {key!r}.")
+    raise InvalidInput(f"too many runs with a method {quoted(key)}. Merge fewer of them.")
 
 
 def _labelled(facts: dict[str, Any], key: str, name: str) -> dict[str, Any]:
     if key == name:
         return facts
     extra = name[len(key.removesuffix(")")) :].strip(" (,)")
-    label = str(facts["label"])
+    label = facts.get("label", key)
     return {**facts, "label": f"{label[:-1]}, {extra})" if label.endswith(")") else f"{label} ({extra})"}

@@ -215,9 +215,9 @@ def _divide(a: float, b: float, otherwise: float) -> float:
 
 def _fraction(high: float, low: float, gap: float) -> float:
     """How far from `high` to `low` the gap is crossed; on the log scale, which a gap rounded to 0 or below does not have."""
-    if low > 0 and gap > 0:
+    if low > 0 and gap > 0 and math.log(high) > math.log(low):
         return (math.log(high) - math.log(gap)) / (math.log(high) - math.log(low))
-    return (high - gap) / (high - low)
+    return (high - gap) / (high - low) if math.isfinite(high - low) else 1.0
 
 
 def _between(ks: Array, k: Array, value: Array) -> Array:

@@ -218,7 +218,7 @@ class _Trials:
         return min(front, key=lambda t: max(t.parameters[name] for name in steps))
 
     def _unit(self, algorithm: Algorithm) -> int:
-        return algorithm.rounds if self.search.cost == "rounds" else 1
+        return algorithm.rounds_on(self.net) if self.search.cost == "rounds" else 1
 
     def _run_side_by_side(
         self,

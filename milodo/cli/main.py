@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,22 +19,25 @@ from milodo.bench.merge import merge_runs
 from milodo.bench.records import read_json
 from milodo.cli.progress import Bars
 from milodo.cli.tables import optimizers_table, race_tables, topology_table, tuning_table
+from milodo.cli.terminal import Terminal, as_written, end, print_whatever_comes
 from milodo.config import Experiment, find_experiment, load_experiment
 from milodo.errors import InvalidInput
+from milodo.files import locked
 from milodo.learned import LEARNED
 from milodo.learned.checkpoint import find_optimizer, read_card, shipped
-from milodo.process import keep_freed_memory
+from milodo.process import keep_freed_memory, silence_torch
 from milodo.report import draw_topology, draw_training, write_report
 from milodo.runtime.group import Stopped
 from milodo.topology import EXAMPLES, topology
 from milodo.training import Trainer, TrainingInterrupted
 
-console = Console(highlight=False)
-complaints = Console(stderr=True, highlight=False)
+console = Terminal()
+complaints = Terminal(stderr=True)
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # commands take it over
     rich_markup_mode="markdown",
     help=f"""**milodo**: decentralised optimization, handcrafted and learned, raced fairly on any graph.
 
@@ -120,13 +122,13 @@ def tune(
     loaded = load_experiment(find_experiment(experiment), **options)
     use_threads(threads, loaded)
     folder = out or Path("runs") / loaded.name
+    again = command_line("tune", str(experiment), options, folder)
     try:
-        with Bars(console) as bars:
-            benchmark = Benchmark(loaded, folder, bars, command_line("tune", str(experiment), options, folder))
+        with locked(folder), Bars(console) as bars:
+            benchmark = Benchmark(loaded, folder, bars, as_written(again))
             run = benchmark.prepare(resume=not overwrite, overwrite=overwrite)
             benchmark.tune_all(run)
     except KeyboardInterrupt:
-        again = command_line("tune", str(experiment), options, folder)
         say(complaints, f"\nStopped. What was tuned is kept in {folder}.\nGo on with: {again}")
         raise typer.Exit(130) from None
     console.print(tuning_table(run))
@@ -152,13 +154,14 @@ def train(
     folder = out or Path("runs") / loaded.name
     command = command_line("train", str(experiment), {"seed": seed, "threads": threads if threads > 1 else None}, folder)
     try:
-        with Bars(console) as bars:
-            path = Trainer(loaded, folder, bars, command).run(resume=resume, overwrite=overwrite)
+        with locked(folder):
+            with Bars(console) as bars:
+                path = Trainer(loaded, folder, bars, as_written(command)).run(resume=resume, overwrite=overwrite)
+            with drawing(folder):
+                curve = draw_training(folder)
     except (TrainingInterrupted, KeyboardInterrupt):
         say(complaints, f"\nStopped. What was trained is kept in {folder}.\nGo on with: {command} --resume")
         raise typer.Exit(130) from None
-    with writing_to(folder):
-        curve = draw_training(folder)
     say(console, f"Trained {path}, with its card beside it; the curve is in {curve}.")
     if not (folder / "tensorboard").exists():
         say(console, "TensorBoard is not installed, so nothing was written for it: pip install 'milodo[train]'.")
@@ -171,7 +174,7 @@ def optimizers(
 ) -> None:
     """List the trained optimizers that come with milodo, and what each is good for; with a name, show its card."""
     if name is not None:
-        console.print_json(read_card(find_optimizer(name)).model_dump_json())
+        console.print_json(read_card(find_optimizer(name)).model_dump_json(), ensure_ascii=True)  # no control characters
         return
     console.print(optimizers_table([read_card(path) for path in shipped().values()]))
     say(console, 'Race one: in [[methods]] of an experiment write name = "milodo" and weights = "NAME".')
@@ -185,7 +188,7 @@ def report(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="With several runs: the folder of the report of all.")] = None,
 ) -> None:
-    """Draw the figures and write report.html again, from a run's records alone. Nothing is re-run.
+    """Draw the figures and write report.html again, from a run's records alone; a training's curve too. Nothing is re-run.
 
     With several runs, their records go into one report in a folder of its own.
     """
@@ -193,7 +196,13 @@ def report(
         run = merge_runs([run, *others], out or Path("runs") / "-and-".join(path.name for path in (run, *others)))
     elif out is not None:
         raise InvalidInput("--out is for a report of several runs; one run's report goes into its own folder.")
-    with console.status("drawing the figures"), writing_to(run):
+    if (run / "training.csv").is_file():
+        with drawing(run):
+            curve = draw_training(run)
+        say(console, f"The curve of the training is in {curve}.")
+        if not (run / "run.json").exists():
+            return
+    with drawing(run):
         path = write_report(run)
     show_result(run, path)
 
@@ -240,6 +249,18 @@ def writing_to(path: Path) -> Iterator[None]:
         raise InvalidInput(f"cannot write to {str(path)!r} ({error.strerror or error}). Choose another place.") from error
 
 
+@contextmanager
+def drawing(folder: Path) -> Iterator[None]:
+    """Figures come from files that are whole already: who stops here loses nothing."""
+    try:
+        with console.status("drawing the figures"), writing_to(folder):
+            yield
+    except KeyboardInterrupt:
+        again = shlex.join(["milodo", "report", str(folder)])
+        say(complaints, f"\nStopped while drawing the figures. All results are kept in {folder}.\nDraw them with: {again}")
+        raise typer.Exit(130) from None
+
+
 def use_threads(threads: int | None, experiment: Experiment) -> None:
     problem, run = experiment.problem, experiment.run
     data = problem.n * problem.N * problem.d * min(run.batch or run.instances, run.instances)
@@ -261,12 +282,11 @@ def run_benchmark(
     command = command_line("bench", experiment, options, folder)
     use_threads(threads, loaded)
     try:
-        with Bars(console) as bars:
-            Benchmark(loaded, folder, bars, command).run(resume=resume, overwrite=overwrite)
-            bars("report", 0.0, "")
-            with writing_to(folder):
+        with locked(folder):
+            with Bars(console) as bars:
+                Benchmark(loaded, folder, bars, as_written(command)).run(resume=resume, overwrite=overwrite)
+            with drawing(folder):
                 path = write_report(folder)
-            bars("report", 1.0, "")
     except (Interrupted, KeyboardInterrupt):
         say(complaints, f"\nStopped. What was recorded is kept in {folder}.\nGo on with:      {command} --resume")
         if (folder / "records.csv").exists():
@@ -300,4 +320,10 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def entry() -> None:
-    sys.exit(run())
+    print_whatever_comes()
+    silence_torch()
+    try:
+        code: Any = run()
+    except SystemExit as ended:
+        code = ended.code
+    end(code if isinstance(code, int) else int(code is not None))

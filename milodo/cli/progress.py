@@ -8,6 +8,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from milodo.cli.terminal import visible
+
 QUIET = 60.0
 """Seconds after which a task says where it is, where there is no terminal to show a bar."""
 
@@ -38,6 +40,7 @@ class Bars:
         self.bars.stop()
 
     def __call__(self, task: str, fraction: float, detail: str) -> None:
+        task, detail = visible(task), visible(detail)
         if task not in self.tasks:
             self.tasks[task] = self.bars.add_task(task, total=1.0, detail="")
         self.bars.update(self.tasks[task], completed=fraction, detail=detail)

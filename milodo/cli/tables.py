@@ -9,10 +9,10 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from milodo.bench.records import read_json, read_records
-from milodo.bench.speedup import Speedup, speedup_table
+from milodo.bench.speedup import Speedup
+from milodo.fit import Fit
 from milodo.learned.checkpoint import Card
-from milodo.runtime.sites import Fit
+from milodo.report.run import Run
 from milodo.topology import WEIGHTS, Topology, contraction, weights
 
 
@@ -22,25 +22,27 @@ def parameters(values: dict[str, Any]) -> str:
 
 def race_tables(folder: Path) -> list[Table]:
     """What each gap costs, in iterations and in bytes, and how many times less than the baseline that is."""
-    run, records = read_json(folder / "run.json"), read_records(folder / "records.csv")
-    rows = {(row.method, row.gap, row.axis): row for row in speedup_table(records, run["gaps"], run["baseline"])}
-    baseline = run["methods"].get(run["baseline"], {}).get("label", run["baseline"])
+    run = Run(folder)
+    rows = {(row.method, row.gap, row.axis): row for row in run.speedups}
+    labels = {method: str(about.get("label") or method) for method, about in run.part("methods").items()} | run.labels
     tables = []
     for axis, unit in (("k", "iterations"), ("bytes", "bytes, sent by all nodes")):
         table = Table(title=f"Median {unit}, to a gap of ...", title_justify="left")
         table.add_column("method")
-        for gap in run["gaps"]:
+        for gap in run.gaps:
             table.add_column(f"{gap:g}", justify="right")
-        for method, facts in run["methods"].items():
-            table.add_row(escape(facts["label"]), *(_cell(rows.get((method, gap, axis))) for gap in run["gaps"]))
+        for method, label in labels.items():
+            table.add_row(escape(label), *(_cell(rows.get((method, gap, axis))) for gap in run.gaps))
         tables.append(table)
-    on = f"{run['problem']} on {run['topology']['name']}, {run['instances']} unseen instances"
-    tables[-1].caption = escape(f"{on}; 2x means half of what {baseline} needs")
+    where = run.part("topology").get("name") or "an unknown graph"
+    on = f"{run.text('problem') or run.name} on {where}, {run.instances} unseen instances"
+    baseline = f"; 2x means half of what {run.labels[run.baseline]} needs" if run.baseline else ""
+    tables[-1].caption = escape(on + baseline)
     return tables
 
 
 def _cell(row: Speedup | None) -> str:
-    if row is None:
+    if row is None or row.instances == 0:
         return "-"
     amount = _bytes if row.axis == "bytes" else "{:,.0f}".format
     if not math.isfinite(row.median):
@@ -59,22 +61,24 @@ def _bytes(count: float) -> str:
 
 
 def tuning_table(run: dict[str, Any]) -> Table:
-    table = Table(title=escape(f"{run['problem']} on {run['topology']['name']}"))
+    table = Table(title=escape(f"{run.get('problem', 'a problem')} on {run['topology'].get('name', 'a graph')}"))
     for column in ("method", "parameters", "how", "candidates", "cost to the target"):
         table.add_column(column, justify="right" if column in ("candidates", "cost to the target") else "left")
     for method, facts in run["methods"].items():
+        chosen = facts.get("weights", {}).get("name") or parameters(facts.get("parameters", {}))
         tuning = run["tuning"].get(method)
-        if tuning is None:
-            chosen = facts["weights"]["name"] if "weights" in facts else parameters(facts["parameters"])
-            table.add_row(escape(facts["label"]), escape(chosen), facts["how"], "-", "-")
-            continue
-        cost = (
-            f"{tuning['score']:,.0f} {tuning['cost']}" if tuning["reached"] else f"not within {tuning['iterations']:,} iterations"
-        )
-        if tuning["score"] is None:
-            cost = "every candidate diverged"
-        table.add_row(escape(facts["label"]), parameters(facts["parameters"]), facts["how"], str(tuning["candidates"]), cost)
+        found = ("-", "-") if tuning is None else (str(tuning.get("candidates", "-")), _cost(tuning))
+        table.add_row(escape(facts.get("label", method)), escape(chosen), escape(facts.get("how", "-")), *found)
     return table
+
+
+def _cost(tuning: dict[str, Any]) -> str:
+    """Of the best candidate, to the target."""
+    if tuning.get("score") is None:
+        return "every candidate diverged"
+    if not tuning.get("reached"):
+        return f"not within {tuning['iterations']:,} iterations" if "iterations" in tuning else "not reached"
+    return f"{tuning['score']:,.0f} {escape(tuning.get('cost', 'iterations'))}"
 
 
 def optimizers_table(cards: list[Card]) -> Table:

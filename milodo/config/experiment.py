@@ -12,7 +12,9 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from milodo.algorithms.published import published
 from milodo.config.tables import MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
 from milodo.config.training import TrainingTable
-from milodo.errors import InvalidInput, unknown
+from milodo.errors import LARGEST, QUOTE, InvalidInput, quoted, shortened, unknown
+from milodo.files import is_file, is_folder
+from milodo.memory import need_memory
 from milodo.topology import weights
 
 RESERVED = {"training", "resume", "optima", "run"}
@@ -26,7 +28,7 @@ class Experiment(Table):
     """Of the run's folder, runs/NAME; the file's name unless given."""
     title: str = ""
     description: str = ""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     problem: ProblemTable
     network: NetworkTable
     run: RunTable = RunTable(iterations=10_000)
@@ -40,13 +42,15 @@ class Experiment(Table):
     def _fits(self) -> Experiment:
         if self.training is not None and self.name in RESERVED:
             raise ValueError(
-                f"an optimizer called {self.name!r} would overwrite a file of its own training. Choose another name."
+                f"an optimizer called {quoted(self.name)} would overwrite a file of its own training. Choose another name."
             )
         if self.training is None:
             for needed in ("run", "methods"):
                 if not getattr(self, needed) or needed not in self.model_fields_set:
                     raise ValueError(f"needs [{needed}]; experiments/demo.toml shows a complete file.")
-        family, graph = self.problem.build(), self.network.build()
+        family = self.problem.build()
+        need_memory(family.memory(), f"one instance of {family.name}", "Make n, d or N smaller.")
+        graph = self.network.build()
         if self.network.weights == "third":
             weights(graph, "third")
         if graph.n != family.n:
@@ -54,7 +58,7 @@ class Experiment(Table):
         keys = [method.key for method in self.methods]
         for key in keys:
             if keys.count(key) > 1:
-                raise ValueError(f"the method {key!r} is listed twice. Remove one, or tell them apart with `label`.")
+                raise ValueError(f"the method {quoted(key)} is listed twice. Remove one, or tell them apart with `label`.")
         for method in self.methods:
             if method.use == "published":
                 published(method.name, family.name)
@@ -66,7 +70,7 @@ class Experiment(Table):
 def find_experiment(name: str | Path) -> Path:
     """A path as it is; a bare name such as 'demo' is looked up among the shipped experiments."""
     path = Path(name)
-    if path.is_file() or path.suffix or len(path.parts) != 1:
+    if is_file(path) or path.suffix or len(path.parts) != 1:
         return path
     package = Path(__file__).resolve().parent.parent
     folders = [package / "experiments", package.parent / "experiments"]  # installed; in a source tree
@@ -79,27 +83,29 @@ def find_experiment(name: str | Path) -> Path:
 def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
     """An experiment from a file; overrides such as seed=1, dtype='float32', device='cpu' replace what it says."""
     path = Path(path)
+    if not is_file(path):
+        others = [p.name for p in path.parent.glob("*.toml")] if is_folder(path.parent) else []
+        near = difflib.get_close_matches(path.name[:QUOTE], others, n=1)
+        hint = f"Did you mean {quoted(str(path.parent / near[0]))}?" if near else "See experiments/ for some to start from."
+        raise InvalidInput(f"no experiment {quoted(str(path))}. {hint}")
     try:
-        content = tomllib.loads(path.read_text())
-    except FileNotFoundError as error:
-        near = difflib.get_close_matches(
-            path.name, [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else [], n=1
-        )
-        hint = f"Did you mean {str(path.parent / near[0])!r}?" if near else "See experiments/ for some to start from."
-        raise InvalidInput(f"no experiment {str(path)!r}. {hint}") from error
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: cannot be read ({error}).") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"{path}: not valid TOML: {error}.") from error
+        raise InvalidInput(f"{path}: cannot be read ({shortened(error)}).") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path}: not valid TOML: {shortened(error)}.") from error
     content.setdefault("name", path.stem)
     network = content.get("network")
     if isinstance(network, dict) and isinstance(network.get("topology"), str):
         beside = path.parent / network["topology"]
-        if beside.is_file():  # a graph file is named as seen from the experiment
+        if is_file(beside):  # a graph file is named as seen from the experiment
             network["topology"] = str(beside)
     for key, value in overrides.items():
-        if value is not None:
-            (content if key == "seed" else content.setdefault("run", {}))[key] = value
+        if value is None:
+            continue
+        table = content if key == "seed" else content.setdefault("run", {})
+        if isinstance(table, dict):  # what is no table is refused below
+            table[key] = value
     return parse_experiment(content, str(path))
 
 
@@ -116,15 +122,16 @@ def parse_experiment(content: dict[str, Any], where: str) -> Experiment:
 
 def _sentence(error: dict[str, Any]) -> str:
     """One sentence for the first thing wrong, in the words of the file."""
+    extra = error["type"] == "extra_forbidden"
     # A union's members ('int', 'float') and places in a list are not words of the file.
-    location = [part for part in error["loc"] if isinstance(part, str) and part not in ("int", "float")]
+    location = [part for part in error["loc"] if isinstance(part, str) and (extra or part not in ("int", "float"))]
     tables, key = location[:-1], location[-1] if location else None
-    table = f"[{'.'.join(tables)}]" if tables else "the file's first lines"
-    if error["type"] == "extra_forbidden":
+    table = f"[{shortened('.'.join(tables))}]" if tables else "the file's first lines"
+    if extra:
         known = _fields(location[:-1])
-        near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(str(key)[:QUOTE], known, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
-        return f"unknown key {key!r} in {table}. {hint}"
+        return f"unknown key {quoted(key)} in {table}. {hint}"
     if error["type"] == "missing":
         return f"{table} needs {key!r}." if tables else f"needs [{key}]; experiments/demo.toml shows a complete file."
     said = error["msg"].removeprefix("Value error, ")
@@ -132,7 +139,7 @@ def _sentence(error: dict[str, Any]) -> str:
         return said
     if error["type"] == "model_type":
         return f"[{'.'.join(location)}] must be one table."
-    return f"{key!r} in {table} is {error['input']!r}: {said[0].lower()}{said[1:]}."
+    return f"{quoted(key)} in {table} is {quoted(error['input'])}: {said[0].lower()}{said[1:]}."
 
 
 def _fields(location: list[Any]) -> list[str]:

@@ -8,13 +8,15 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from milodo.algorithms import METHODS
-from milodo.errors import InvalidInput, unknown
+from milodo.errors import LARGEST, InvalidInput, quoted, unknown
 from milodo.learned import LEARNED
 from milodo.network import codec
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
+from milodo.problems.base import MOST_INSTANCES
 from milodo.topology import WEIGHTS, Topology, topology
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Instances = Annotated[int, Field(ge=1, le=MOST_INSTANCES)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeNumber = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -87,7 +89,7 @@ class RunTable(Table):
     """[run]: how long, on how many unseen instances."""
 
     iterations: Count
-    instances: Count = 32
+    instances: Instances = 32
     batch: Count | None = None
     """Instances simulated together; all of them unless memory is short."""
     stop_gap: Positive | None = None
@@ -104,20 +106,20 @@ class RunTable(Table):
         try:
             torch.empty(1, device=device).item()
         except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"device {device!r} is not to be had here. Use 'cpu'.") from error
+            raise ValueError(f"device {quoted(device)} is not to be had here. Use 'cpu'.") from error
         return device
 
 
 class TuningTable(Table):
     """[tuning]: on instances that are never tested on."""
 
-    instances: Count = 8
+    instances: Instances = 8
     iterations: Count = 2000
     target: Positive = 1e-3
     cost: Literal["iterations", "rounds"] = "iterations"
-    points: Annotated[int, Field(ge=3)] = 13
-    points_each: Annotated[int, Field(ge=3)] = 7
-    refinements: Annotated[int, Field(ge=0)] = 3
+    points: Annotated[int, Field(ge=3, le=1000)] = 13
+    points_each: Annotated[int, Field(ge=3, le=100)] = 7
+    refinements: Annotated[int, Field(ge=0, le=100)] = 3
 
 
 class MethodTable(Table):

@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from milodo.config.tables import Count, NonNegativeNumber, Positive, Table
+from milodo.config.tables import Count, Instances, NonNegativeNumber, Positive, Table
 from milodo.errors import unknown
 from milodo.learned import BOUNDED, LEARNED, Bounded
 from milodo.learned.activations import Activation
+from milodo.learned.base import Hidden
 
 
 class StageTable(Table):
@@ -61,7 +62,7 @@ class TrainingTable(Table):
     initial: Literal["special", "random"] = "special"
     gamma: Positive = 0.03
     """Step size of the method that special initialisation mimics."""
-    hidden: Count | None = None
+    hidden: Hidden | None = None
     every: Count = 1
     """MiLoDo's networks run in the first 20 iterations and in each `every`-th after them; its weights are kept in between."""
     layers: Annotated[int, Field(ge=1, le=100)] = 100
@@ -72,7 +73,7 @@ class TrainingTable(Table):
     """'objective' is the paper's f(x) + r(x) at the average; 'log-gap' its logarithmic distance from the certified optimum."""
     consensus: NonNegativeNumber = 0.0
     """Weight of the consensus error in the loss; the paper's loss sees only the average."""
-    instances: Count = 512
+    instances: Instances = 512
     """Of each shape."""
     d: Count | None = None
     """Of the training problems; [problem]'s unless given."""
@@ -82,7 +83,7 @@ class TrainingTable(Table):
     """Largest norm of the meta-gradient; inf leaves it as it is, as the paper does."""
     recompute: bool = False
     """Forget what a step computed and compute it again for the gradient: a third more time, far less memory."""
-    validation_instances: Count = 8
+    validation_instances: Instances = 8
     validation_iterations: Count = 500
     validate_every: Count = 3000
     """Unrolled iterations between two validations; every stage ends with one."""

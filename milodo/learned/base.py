@@ -26,7 +26,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-Hidden = Annotated[int, Field(ge=1, le=4096)]
+WIDEST = 4096
+"""Numbers that a network sees or remembers at once; a card that asks for more is refused."""
+Hidden = Annotated[int, Field(ge=1, le=WIDEST)]
 Seed = Annotated[int, Field(ge=0)]
 
 

@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, whole
 from milodo.learned.bank import Bank
-from milodo.learned.base import Hidden, PerNode, Seed, Settings
+from milodo.learned.base import WIDEST, Hidden, PerNode, Seed, Settings
 from milodo.network import Network
 from milodo.problems import Problem, Zero
 from milodo.topology import Topology
@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 
 class BaseRulesSettings(Settings):
-    d: Annotated[int, Field(ge=1, le=4096)]
+    d: Annotated[int, Field(ge=1, le=WIDEST)]
     hidden: Hidden
     seed: Seed
 
@@ -60,7 +60,7 @@ class BaseRules(PerNode):
         self, graph: str | Topology, *, d: int, hidden: int = HIDDEN, seed: int = 0, nodes: Sequence[int] | None = None
     ) -> None:
         super().__init__(graph, nodes)
-        self.d, self.hidden, self.seed = d, hidden, seed
+        self.d, self.hidden, self.seed = whole("d", d, 1, WIDEST), whole("hidden", hidden, 1, WIDEST), whole("seed", seed)
         n, wide = len(self.nodes), self.slots.width * d
         self.m, self.s, self.u = Bank(n, 2 * d, d, hidden), Bank(n, wide, d, hidden), Bank(n, wide, d, hidden)
 

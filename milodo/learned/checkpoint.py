@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from milodo.errors import InvalidInput, unknown
-from milodo.files import atomic, read_versioned_json, write_json
+from milodo.errors import InvalidInput, quoted, shortened, unknown
+from milodo.files import atomic, is_file, read_versioned_json, write_json
 from milodo.learned import LEARNED, Learned
 from milodo.topology import Topology
 
@@ -109,6 +109,8 @@ def shipped() -> dict[str, Path]:
 
 def find_optimizer(name: str | Path) -> Path:
     """A path as it is, with or without .safetensors; a bare name is one of the shipped ones."""
+    if not isinstance(name, str | Path):
+        raise InvalidInput(f"{quoted(name)} is not the name of an optimizer. Give a shipped name, or the path of its weights.")
     path = Path(name)
     if path.suffix in (".safetensors", ".json"):
         return path.with_suffix(".safetensors")
@@ -122,9 +124,9 @@ def find_optimizer(name: str | Path) -> Path:
 def read_card(path: Path) -> Card:
     """The card beside a weights file."""
     file = path.with_suffix(".json")
-    if not (path.is_file() and file.is_file()):
+    if not (is_file(path) and is_file(file)):
         raise InvalidInput(
-            f"no trained optimizer {str(path)!r}: it needs {path.name} and its card {file.name}. "
+            f"no trained optimizer {quoted(str(path))}: it needs {shortened(path.name)} and its card {shortened(file.name)}. "
             "`milodo optimizers` lists what is shipped; `milodo train` makes others."
         )
     if file.stat().st_size > LARGEST_CARD:
@@ -133,8 +135,7 @@ def read_card(path: Path) -> Card:
     try:
         card = Card.model_validate(content)
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise InvalidInput(f"{file}: not the card of a trained optimizer ({where}: {error.errors()[0]['msg']}).") from error
+        raise InvalidInput(f"{file}: not the card of a trained optimizer ({_first(error)}).") from error
     if card.kind not in LEARNED:
         raise InvalidInput(f"{file}: {unknown('kind of optimizer', card.kind, LEARNED)}")
     return card
@@ -161,28 +162,48 @@ def load_optimizer(name: str | Path) -> tuple[Learned, Card]:
             raise InvalidInput("its topology does not match its fingerprint")
         kind, dtype = LEARNED[card.kind], getattr(torch, card.weights.dtype)
         settings = kind.Settings.model_validate(card.settings)
-        with torch.device("meta"):  # shapes only: a card cannot make us allocate more than its file is long
-            expected = kind.build(graph, settings).to(dtype).state_dict()
-        tensors = _checked(load(content), expected)
+        tensors = _checked(_tensors(content), _expected(kind, graph, settings, dtype))
         optimizer = kind.build(graph, settings).to(dtype)
         optimizer.load_state_dict(tensors)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidInput(f"{path}: its card's settings do not describe a {card.kind} ({where}: {first['msg']}).") from error
-    except (SafetensorError, InvalidInput) as error:
-        said = str(error).removesuffix(".")
+        raise InvalidInput(f"{path}: its card's settings do not describe a {card.kind} ({_first(error)}).") from error
+    except InvalidInput as error:
+        said = shortened(str(error).removesuffix("."), 300)
         raise InvalidInput(f"{path}: weights and card do not make an optimizer: {said}.") from error
     return optimizer.requires_grad_(False), card
 
 
+def _first(error: ValidationError) -> str:
+    """Where the first mistake is, and what it is."""
+    first = error.errors(include_input=False)[0]
+    return f"{shortened('.'.join(map(str, first['loc'])))}: {shortened(first['msg'], 200)}"
+
+
+def _expected(kind: type[Learned], graph: Topology, settings: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Names and shapes only: a card cannot make us allocate more than its file is long."""
+    try:
+        with torch.device("meta"):
+            return kind.build(graph, settings).to(dtype).state_dict()
+    except RuntimeError as error:
+        raise InvalidInput(f"its settings ask for more numbers than can be counted ({shortened(error)})") from error
+
+
+def _tensors(content: bytes) -> dict[str, torch.Tensor]:
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, TypeError, KeyError, ArithmeticError, RuntimeError) as error:  # damage, types torch lacks
+        raise InvalidInput(f"not a file of tensors ({shortened(error)})") from error
+
+
 def _checked(tensors: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     if set(tensors) != set(expected):
-        raise InvalidInput(f"expected tensors {', '.join(expected)}, found {', '.join(tensors) or 'none'}")
+        found = shortened(", ".join(tensors), 100) or "none"
+        raise InvalidInput(f"expected tensors {shortened(', '.join(expected), 100)}, found {found}")
     for name, value in tensors.items():
         asked = expected[name]
         if value.shape != asked.shape or value.dtype != asked.dtype:
-            raise InvalidInput(f"{name} is {tuple(value.shape)} in {value.dtype}, expected {tuple(asked.shape)} in {asked.dtype}")
+            found = f"{shortened(tuple(value.shape))} in {value.dtype}"
+            raise InvalidInput(f"{name} is {found}, expected {tuple(asked.shape)} in {asked.dtype}")
         if not bool(torch.isfinite(value).all()):
             raise InvalidInput(f"{name} contains NaN or Inf")
     return tensors

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, as_float, whole
 from milodo.learned.base import Learned, Settings
 from milodo.network import Network
 from milodo.problems import Problem
@@ -52,8 +52,8 @@ class LPGExtra(Learned):
 
     def __init__(self, graph: str | Topology, *, layers: int = LAYERS, gamma: float = 0.02) -> None:
         super().__init__()
-        if not 1 <= layers <= LAYERS:
-            raise InvalidInput(f"LPG-EXTRA with {layers} layers: it has 1 to {LAYERS}.")
+        if not whole("layers", layers, 1) <= LAYERS or not 0 < (as_float(gamma) or 0) < math.inf:
+            raise InvalidInput(f"LPG-EXTRA with {layers} layers, gamma = {gamma!r}: it has 1 to {LAYERS}, and gamma must be > 0.")
         self.topology = topology(graph)
         start = torch.full((layers,), math.log(gamma))
         self.log_alpha, self.log_s = nn.Parameter(start.clone()), nn.Parameter(start.clone())

@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, whole
 from milodo.learned.activations import Activation, ActivationSettings, Bounded, Exp, ReLU
 from milodo.learned.bank import Bank
-from milodo.learned.base import Hidden, PerNode, Seed, Settings
+from milodo.learned.base import WIDEST, Hidden, PerNode, Seed, Settings
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -112,7 +112,7 @@ class MiLoDo(PerNode):
         nodes: Sequence[int] | None = None,
     ) -> None:
         super().__init__(graph, nodes)
-        self.hidden, self.seed, self.every = hidden, seed, every
+        self.hidden, self.seed, self.every = whole("hidden", hidden, 1, WIDEST), whole("seed", seed), whole("every", every, 1)
         self.activations = activations or BOUNDED
         n, width = len(self.nodes), self.slots.width
         if width == 0:

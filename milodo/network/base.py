@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import networkx as nx
@@ -11,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, whole
+from milodo.network.hops import Hop, held
+from milodo.network.hops import rounds as tree_rounds
 from milodo.network.traffic import Traffic
-from milodo.topology import Topology, contraction, topology
+from milodo.topology import Topology, contraction, spectrum, topology
 from milodo.topology import weights as edge_weights
 from milodo.types import EdgeTensor, NodeTensor
 
@@ -26,6 +29,7 @@ class Network(ABC):
     diff(x)_ij = x_i - x_j       sum(e)_i = Σ_{j in N(i)} e_ij
     lap(x)_i = Σ_j w_ij (x_i - x_j)         mix(x) = x - lap(x), the robust W x     (eq. robust-implementation)
     both(e)_ij = (e_ij + e_ji) / 2          the same at both ends of an edge        (eq. module-symmetric-composite)
+    total(x)_i = Σ_j x_j                    over all nodes, by messages along a spanning tree: exact, on links that hold
     """
 
     iteration = 0
@@ -49,6 +53,8 @@ class Network(ABC):
         per_edge = edge_weights(self.topology, weights)
         self.contraction = contraction(self.topology, per_edge)
         """λ = max_{i >= 2} |λ_i(W)|, known to every node before the first iteration."""
+        self.eigenvalues = spectrum(self.topology, per_edge)
+        """Of I - W, beside the 0 of consensus, in ascending order; known likewise."""
         self.traffic = Traffic()
 
         weight = {edge: float(value) for edge, value in zip(self.topology.edges, per_edge, strict=True)}
@@ -128,10 +134,61 @@ class Network(ABC):
         """W x in the form that stays row-stochastic in any precision (eq. robust-implementation). One round."""
         return x - self.lap(x)
 
+    def total(self, x: NodeTensor) -> NodeTensor:
+        """Σ_j x_j over all nodes, the very same numbers at every node.
+
+        Partial sums go up the spanning tree and the total comes down: one message up and one down each edge of the tree, in as
+        many rounds as the tree is high, twice.
+        """
+        for hop in (*self._hops[0], *self._hops[1]):
+            self.traffic.count(edges=hop.sent, d=x.shape[-1], itemsize=self._itemsize(x))
+        return _Total.apply(x, self)
+
+    @cached_property
+    def _hops(self) -> tuple[list[Hop], list[Hop]]:
+        up, down = tree_rounds(self.topology.tree)
+        return [self._hop(arcs) for arcs in up], [self._hop(arcs) for arcs in down]
+
+    def _hop(self, arcs: list[tuple[int, int]]) -> Hop:
+        row = {node: k for k, node in enumerate(self.nodes)}
+        sent, inside, ending = held(arcs, self.nodes)
+        sources, targets = ([row[i] for i, _ in inside], [row[j] for _, j in ending])
+        return Hop(tuple(arcs), sent, *(torch.tensor(rows, dtype=torch.long, device=self.device) for rows in (sources, targets)))
+
+    def _itemsize(self, x: Tensor) -> int:
+        """Bytes of one number of x in a message."""
+        return x.element_size()
+
+    def _total(self, x: NodeTensor) -> NodeTensor:
+        up, down = self._hops
+        for hop in up:
+            x = x.index_add(-2, hop.targets, self._relay(x, hop))
+        for hop in down:
+            x = x.index_copy(-2, hop.targets, self._relay(x, hop))
+        return x
+
+    @abstractmethod
+    def _relay(self, x: NodeTensor, hop: Hop) -> Tensor:
+        """The transport of one round in which only the arcs (i, j) of a hop carry x_i: what arrives here, in the hop's order."""
+
     def randn(self, *shape: int, seed: int) -> Tensor:
         """Standard normal numbers [n, *shape] that depend on the seed and the node's id, not on the process that holds it."""
+        seed = whole("seed", seed)
         rows = [np.random.default_rng([seed, node]).standard_normal(shape) for node in self.nodes]
         return torch.from_numpy(np.stack(rows)).to(self.dtype).to(self.device)
+
+
+class _Total(torch.autograd.Function):
+    """The sum at every node is 11ᵀ, which is symmetric: its own adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, net: Network) -> Tensor:
+        ctx.net = net
+        return net._total(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _Total.apply(grads[0], ctx.net), None
 
 
 class _Swap(torch.autograd.Function):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput, unknown
+from milodo.errors import InvalidInput, quoted, unknown
 from milodo.network.base import Network
+from milodo.network.hops import Hop
 from milodo.network.lossy import LossyNetwork
 from milodo.network.wrapped import WrappedNetwork
 from milodo.types import EdgeTensor, NodeTensor
@@ -74,6 +75,8 @@ CODECS = ("full", "float32", "float16", "bfloat16", "top-10%")
 
 def codec(name: str) -> Codec | None:
     """'full' sends what there is; 'float16' and its like cast; 'top-5%' sends the largest twentieth of the coordinates."""
+    if not isinstance(name, str):
+        raise unknown("kind of messages", name, CODECS)
     if name == "full":
         return None
     if name in ("float32", "float16", "bfloat16"):
@@ -85,7 +88,7 @@ def codec(name: str) -> Codec | None:
             percent = 0.0
         if 0 < percent <= 100:
             return TopK(percent / 100)
-        raise InvalidInput(f"messages = {name!r}: the percentage must lie above 0 and at most at 100, e.g. 'top-10%'.")
+        raise InvalidInput(f"messages = {quoted(name)}: the percentage must lie above 0 and at most at 100, e.g. 'top-10%'.")
     raise unknown("kind of messages", name, CODECS)
 
 
@@ -115,6 +118,29 @@ class CompressedNetwork(WrappedNetwork):
     def diff(self, x: NodeTensor) -> EdgeTensor:
         own, theirs = self._received(x)
         return self.spread(own) - theirs
+
+    def total(self, x: NodeTensor) -> NodeTensor:
+        if self.codec.sparse:
+            raise InvalidInput(
+                "a sum over a spanning tree needs every coordinate, and these messages leave most of them out. "
+                "Use messages = 'float32' or shorter, or a method that gossips, e.g. accelerated-ed."
+            )
+        return super().total(x)
+
+    def _itemsize(self, x: Tensor) -> int:
+        return self.codec.encode(x[..., :1, :1]).element_size()
+
+    def _total(self, x: NodeTensor) -> NodeTensor:
+        up, down = self._hops
+        for hop in up:
+            x = x.index_add(-2, hop.targets, self._relay(x, hop))
+        x = self.codec.decode(self.codec.encode(x), x.shape[-1], x.dtype)  # the root, too, goes on with what it sends
+        for hop in down:
+            x = x.index_copy(-2, hop.targets, self._relay(x, hop))
+        return x
+
+    def _relay(self, x: NodeTensor, hop: Hop) -> Tensor:
+        return self.codec.decode(self.inner._relay(self.codec.encode(x), hop), x.shape[-1], x.dtype)
 
     def _cast(self, e: EdgeTensor) -> EdgeTensor:
         return e if self.codec.sparse else self.codec.encode(e)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
+from milodo.network.hops import Hop
 from milodo.topology import Topology, topology
 from milodo.types import EdgeTensor, NodeTensor
 
@@ -133,6 +134,16 @@ class Link:
         return self.buffers[key]
 
 
+@dataclass(frozen=True)
+class HopBetweenProcesses(Hop):
+    """A round of a sum over the tree, with what goes to and comes from other processes."""
+
+    inside: Tensor
+    """Which of the arcs that end here begin here."""
+    links: list[tuple[int, Tensor, Tensor]]
+    """(rank, rows of x that go there, arcs that end here and begin there)."""
+
+
 class DistributedNetwork(Network):
     """The nodes of this process. torch.distributed must be initialised, by every process alike (milodo.runtime does)."""
 
@@ -173,6 +184,32 @@ class DistributedNetwork(Network):
         if torch.is_grad_enabled() and x.requires_grad:
             return super()._fetch(x)
         return self._exchange(x, [link.sources for link in self.links], self._inside_target)
+
+    def _hop(self, arcs: list[tuple[int, int]]) -> Hop:
+        home, here, row = self.peers.home, self.peers.rank, {node: k for k, node in enumerate(self.nodes)}
+        ending = [arc for arc in arcs if home[arc[1]] == here]
+        links = []
+        for rank in self.peers.neighbours:
+            going = [row[i] for i, j in arcs if home[i] == here and home[j] == rank]
+            coming = [k for k, (i, _) in enumerate(ending) if home[i] == rank]
+            if going or coming:
+                links.append((rank, self._index(going), self._index(coming)))
+        inside = self._index([k for k, (i, _) in enumerate(ending) if home[i] == here])
+        return HopBetweenProcesses(**vars(super()._hop(arcs)), inside=inside, links=links)
+
+    def _relay(self, x: NodeTensor, hop: Hop) -> Tensor:
+        assert isinstance(hop, HopBetweenProcesses)
+        x, shape = x.detach(), x.shape
+        out = x.new_empty(*shape[:-2], len(hop.targets), shape[-1])
+        out.index_copy_(-2, hop.inside, x.index_select(-2, hop.sources))
+        sends = [(rank, x.index_select(-2, going).contiguous()) for rank, going, _ in hop.links if len(going)]
+        from_others = [(rank, coming) for rank, _, coming in hop.links if len(coming)]
+        arriving = [(rank, coming, x.new_empty(*shape[:-2], len(coming), shape[-1])) for rank, coming in from_others]
+        self.peers.doing = f"in iteration {self.iteration}, round {self.traffic.rounds}, in a sum over the tree"
+        self.peers.wait(self.peers.exchange(sends, [(rank, buffer) for rank, _, buffer in arriving]))
+        for _, coming, buffer in arriving:
+            out.index_copy_(-2, coming, buffer)
+        return out
 
     def _exchange(self, x: Tensor, rows: list[Tensor], inside: Tensor) -> EdgeTensor:
         """Sends every link its rows of x and puts what arrives where it belongs; edges inside this process are local."""

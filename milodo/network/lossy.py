@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, as_float, quoted, whole
 from milodo.network.base import Network
 from milodo.network.wrapped import WrappedNetwork
 from milodo.types import EdgeTensor, NodeTensor
@@ -20,10 +20,11 @@ class LossyNetwork(WrappedNetwork):
     """
 
     def __init__(self, inner: Network, p: float, *, seed: int = 0) -> None:
-        if not 0 <= p < 1:
-            raise InvalidInput(f"links are down with probability {p}, but it must be at least 0 and below 1.")
+        number = as_float(p)
+        if number is None or not 0 <= number < 1:
+            raise InvalidInput(f"links are down with probability {quoted(p)}, but it must be at least 0 and below 1.")
         super().__init__(inner)
-        self.p, self.seed = p, seed
+        self.p, self.seed = p, whole("seed", seed)
         number = {edge: k for k, edge in enumerate(self.topology.edges)}
         self._edge = np.array([number[min(arc), max(arc)] for arc in self.arcs], dtype=np.int64)
         self._up = torch.ones(len(self.arcs), 1, dtype=torch.bool, device=self.device)
@@ -40,6 +41,12 @@ class LossyNetwork(WrappedNetwork):
 
     def _fetch(self, x: NodeTensor) -> EdgeTensor:
         return torch.where(self._up, self.inner._fetch(x), self.spread(x))
+
+    def total(self, x: NodeTensor) -> NodeTensor:
+        raise InvalidInput(
+            f"a sum over a spanning tree breaks if one message is lost, and links are down {self.p:.0%} of the time here. "
+            "Use a method that gossips, e.g. accelerated-ed."
+        )
 
     def both(self, e: EdgeTensor) -> EdgeTensor:
         agreed = super().both(e)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import networkx as nx
 import torch
 from torch import Tensor
 
 from milodo.network.distributed import Peers
+from milodo.topology import spanning_tree
 
 
 class Observer(Protocol):
@@ -34,7 +34,7 @@ class StackedObserver:
 
 
 class TreeObserver:
-    """Nodes are in many processes: sums go up a spanning tree of neighbours to process 0, and the result comes down again.
+    """Nodes are in many processes: sums go up a spanning tree of neighbours to its root, and the result comes down again.
 
     Collective operations of torch.distributed would open connections between processes that hold no neighbours. All processes
     get the very same numbers, so they stop at the same iteration. What moves here is not the method's traffic.
@@ -42,9 +42,9 @@ class TreeObserver:
 
     def __init__(self, peers: Peers, n: int, device: torch.device | str = "cpu") -> None:
         self.peers, self.n, self.device = peers, n, device
-        tree = nx.bfs_tree(peers.graph, 0)
-        self.children = sorted(tree.successors(peers.rank))
-        self.parent = next(iter(tree.predecessors(peers.rank)), None)
+        tree = spanning_tree(peers.graph)  # where every node has a process of its own, the tree of Network.total
+        self.children = tree.children(peers.rank)
+        self.parent = tree.parent[peers.rank] if peers.rank != tree.root else None
 
     @torch.no_grad()
     def mean(self, x: Tensor, dim: int) -> Tensor:

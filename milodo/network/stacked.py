@@ -8,6 +8,7 @@ import torch
 
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
+from milodo.network.hops import Hop
 from milodo.types import EdgeTensor, NodeTensor
 
 
@@ -33,6 +34,16 @@ class StackedNetwork(Network):
     def _fetch(self, x: NodeTensor) -> EdgeTensor:
         # swap(spread(x)) in one gather instead of two.
         return x.index_select(-2, self._target)
+
+    def _relay(self, x: NodeTensor, hop: Hop) -> torch.Tensor:
+        return x.index_select(-2, hop.sources)
+
+    def _total(self, x: NodeTensor) -> NodeTensor:
+        for hop in self._hops[0]:
+            x = x.index_add(-2, hop.targets, self._relay(x, hop))
+        # What would come down is what the root has.
+        root = self.topology.tree.root
+        return x.narrow(-2, root, 1).expand_as(x).contiguous()
 
 
 class CommonMixingNetwork(StackedNetwork):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from milodo.network.base import Network
+from milodo.network.hops import Hop
 from milodo.types import EdgeTensor, NodeTensor
 
 
@@ -12,7 +15,7 @@ class WrappedNetwork(Network):
     def __init__(self, inner: Network) -> None:
         self.inner = inner
         self.topology, self.nodes, self.arcs = inner.topology, inner.nodes, inner.arcs
-        self.w64, self.w, self.contraction = inner.w64, inner.w, inner.contraction
+        self.w64, self.w, self.contraction, self.eigenvalues = inner.w64, inner.w, inner.contraction, inner.eigenvalues
         self._source, self._degree = inner._source, inner._degree
         self.traffic = inner.traffic
 
@@ -34,6 +37,9 @@ class WrappedNetwork(Network):
 
     def _permute(self, e: EdgeTensor) -> EdgeTensor:
         return self.inner._permute(e)
+
+    def _relay(self, x: NodeTensor, hop: Hop) -> Tensor:
+        return self.inner._relay(x, hop)
 
     def _fetch(self, x: NodeTensor) -> EdgeTensor:
         return self.inner._fetch(x)

@@ -24,7 +24,7 @@ class LinearModel(Problem):
     """Data A [*batch, n, N, d] and b [*batch, n, N]; a subclass says what ℓ is.
 
     `weights` s [*batch, n, N] are 1 unless given. A sample of weight 0 counts for nothing: nodes with fewer samples than others
-    are filled up with such (milodo.problems.pooled).
+    are filled up with such (milodo/fit/pooled.py).
     """
 
     curvature: float

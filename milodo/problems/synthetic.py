@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from milodo.errors import InvalidInput
-from milodo.problems.base import Family, stream
+from milodo.errors import LARGEST, InvalidInput, quoted, whole
+from milodo.memory import need_memory
+from milodo.problems.base import Family, checked_seeds, stream
 from milodo.problems.linear import LinearModel
 from milodo.problems.regularizers import L1, Regularizer, Zero
 
@@ -44,9 +45,9 @@ class SyntheticFamily(Family):
 
     def __post_init__(self) -> None:
         for name in ("n", "d", "N"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} is {getattr(self, name)}, but a problem needs at least 1.")
-        self.regularizer()
+            whole(name, getattr(self, name), least=1, most=LARGEST)
+        if not isinstance(self.regularizer(), Regularizer):
+            raise InvalidInput(f"reg is {quoted(self.reg)}, but it must be a regularizer such as L1(0.1).")
 
     @abstractmethod
     def labels(self, u: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -71,11 +72,12 @@ class SyntheticFamily(Family):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> LinearModel:
-        if len(seeds) == 0:
-            raise InvalidInput(f"{self.name}: asked for no instances. Give at least one seed.")
+        seeds = checked_seeds(seeds, self.name)
+        if nodes is not None and not all(node in range(self.n) for node in nodes):
+            raise InvalidInput(f"{self.name}: asked for nodes {quoted(list(nodes))}, but there are only 0 to {self.n - 1}.")
         nodes = range(self.n) if nodes is None else nodes
-        if not set(nodes) <= set(range(self.n)):
-            raise InvalidInput(f"{self.name}: asked for nodes {list(nodes)}, but there are only 0 to {self.n - 1}.")
+        needed = self.memory(len(seeds), len(nodes), dtype)
+        need_memory(needed, f"{len(seeds)} instances of {self.name}", "Sample fewer of them, or make n, d or N smaller.")
         A = torch.empty(len(seeds), len(nodes), self.N, self.d, dtype=dtype)
         b = torch.empty(len(seeds), len(nodes), self.N, dtype=dtype)
         for k, seed in enumerate(seeds):
@@ -83,6 +85,9 @@ class SyntheticFamily(Family):
             for i, node in enumerate(nodes):
                 b[k, i] = torch.from_numpy(self._draw_node(A[k, i], truth, stream(seed, node)))
         return self.model(A.to(device), b.to(device), self.regularizer())
+
+    def memory(self, instances: int = 1, nodes: int | None = None, dtype: torch.dtype = torch.float64) -> int:
+        return instances * (self.n if nodes is None else nodes) * self.N * (self.d + 1) * dtype.itemsize
 
     def _draw_node(self, A: torch.Tensor, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Fills A and returns b. Rows are drawn in fp64 and stored in A's dtype: an instance is the same in every precision."""

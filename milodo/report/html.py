@@ -9,6 +9,7 @@ import json
 import math
 from collections import Counter
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ def write_report(run_folder: str | Path) -> Path:
     return target
 
 
-def _render(run: Run, figures: list[Path]) -> str:
+@cache
+def _template() -> jinja2.Template:
+    """Compiled once: that takes four times as long as filling it in."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
@@ -58,9 +61,13 @@ def _render(run: Run, figures: list[Path]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    script, plotly = (HERE / "report.js").read_text(encoding="utf-8"), get_plotlyjs().replace("\r\n", "\n")
     environment.filters["number"] = words.number
-    return environment.get_template("report.html.j2").render(
+    return environment.get_template("report.html.j2")
+
+
+def _render(run: Run, figures: list[Path]) -> str:
+    script, plotly = (HERE / "report.js").read_text(encoding="utf-8"), get_plotlyjs().replace("\r\n", "\n")
+    return _template().render(
         run=run,
         title=run.text("title") or run.name,
         summary=words.summary(run),

@@ -13,7 +13,8 @@ import numpy as np
 
 from milodo.bench.records import Record, read_json, read_records
 from milodo.bench.speedup import AXES, Runs, Speedup, curves_of, group, speedup_table
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, as_float, quoted, shortened
+from milodo.files import is_folder
 from milodo.topology import Topology
 
 
@@ -76,6 +77,8 @@ DOTS: tuple[float, ...] = (2, 3)
 """Of a variant: a method with other step sizes."""
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "x": "X", "star": "*", "pentagon": "p"}
 """plotly's name -> matplotlib's."""
+HIGHEST = 1e300
+"""Beyond this, or below its inverse, the ends of an axis would overflow when they are scaled."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,9 @@ class Run:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        if not self.folder.is_dir():
+        if not is_folder(self.folder):
             raise InvalidInput(
-                f"no run folder {str(folder)!r}. Run `milodo bench EXPERIMENT.toml` first, and give its run folder."
+                f"no run folder {quoted(str(folder))}. Run `milodo bench EXPERIMENT.toml` first, and give its run folder."
             )
         self.records: list[Record] = read_records(self.folder / "records.csv")
         if not self.records:
@@ -188,20 +191,24 @@ class Run:
         return [QUANTITY["gap" if self.certified else "loss"], QUANTITY["consensus"]]
 
     @cached_property
+    def moved(self) -> bool:
+        """Whether any method made a step: a race whose stop_gap lies above the start is over before it begins."""
+        return any(record.k > 0 for record in self.records)
+
+    @cached_property
     def drawn(self) -> list[Quantity]:
         """Those with anything to draw: the consensus error of one node, for one, is 0 throughout."""
-        return [quantity for quantity in self.quantities if self.window(quantity.key)]
+        return [quantity for quantity in self.quantities if self.moved and self.window(quantity.key)]
 
     @cached_property
     def axes(self) -> list[Axis]:
-        """Those along which something moved (a single node, for one, sends nothing)."""
-        return [axis for axis in AXIS.values() if any(getattr(record, axis.key) > 0 for record in self.records)] or [AXIS["k"]]
+        """Iterations, and what else grew with them (a single node, for one, sends nothing)."""
+        grew = {axis.key for axis in AXIS.values() if self.moved and any(getattr(r, axis.key) > 0 for r in self.records)}
+        return [axis for axis in AXIS.values() if axis.key in {"k", *grew}]
 
     @cached_property
     def gaps(self) -> list[float]:
-        gaps = self.json.get("gaps")
-        numbers = [float(gap) for gap in gaps if isinstance(gap, int | float) and gap > 0] if isinstance(gaps, list) else []
-        return sorted(set(numbers), reverse=True)
+        return sorted({float(gap) for gap in self.json["gaps"]}, reverse=True)
 
     @cached_property
     def baseline(self) -> str | None:
@@ -221,10 +228,15 @@ class Run:
         where = f"{self.folder / 'run.json'}: the topology"
         if not all(isinstance(e, list) and len(e) == 2 and all(isinstance(i, int) and 0 <= i < n for i in e) for e in edges):
             raise InvalidInput(f"{where} has edges that are not pairs of nodes 0 .. {n - 1}. The file was edited; run again.")
+        if len(edges) < n - 1:  # before so many nodes are made
+            raise InvalidInput(f"{where} has {n} nodes, which {len(edges)} edges cannot join. The file was edited; run again.")
         graph = nx.Graph()
         graph.add_nodes_from(range(n))
         graph.add_edges_from(edges)
-        return Topology.from_graph(graph, str(about.get("name") or "graph"))
+        try:
+            return Topology.from_graph(graph, str(about.get("name") or "graph"))
+        except InvalidInput as error:
+            raise InvalidInput(f"{where} is none. {shortened(error, 300)}") from error
 
     def curve(self, method: str, axis: str, quantity: str) -> Curve:
         """Computed once."""
@@ -244,8 +256,11 @@ class Run:
         shown = [finite[m] for m in (calm or self.methods) if finite[m].size]
         if not shown:
             return None
-        low, high = float(np.concatenate(shown).min()), float(np.concatenate(shown).max())
-        return (low / 2, high * 3) if QUANTITY[quantity].log else (low - 0.05 * (high - low), high + 0.05 * (high - low))
+        low, high = np.clip([np.concatenate(shown).min(), np.concatenate(shown).max()], -HIGHEST, HIGHEST).tolist()
+        if QUANTITY[quantity].log:
+            return max(low, 1 / HIGHEST) / 2, max(high, 1 / HIGHEST) * 3
+        margin = 0.05 * ((high - low) or abs(high) or 1.0)
+        return low - margin, high + margin
 
 
 def as_dict(value: Any) -> dict[str, Any]:
@@ -253,4 +268,5 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 
 def finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    number = as_float(value)
+    return number if number is not None and math.isfinite(number) else None

@@ -26,11 +26,11 @@ def settings(run: Run) -> list[dict[str, Any]]:
         chosen = as_dict(tuning)
         how = str(about.get("how") or "")
         partly = how == "published" and bool(chosen)
-        rounds = about.get("rounds_per_iteration")
+        rounds, weights = about.get("rounds_per_iteration"), about.get("weights", {}).get("name")
         rows.append(
             {
                 "label": run.labels[method],
-                "parameters": str(as_dict(about.get("weights")).get("name") or words.parameters(about.get("parameters"))),
+                "parameters": [weights] if weights else words.parameters(about.get("parameters")),
                 "how": HOW.get(how, how or "–") + (", the rest tuned here" if partly else ""),
                 "search": _search(chosen, run.tuned_elsewhere),
                 "notes": _notes(chosen),

@@ -36,7 +36,7 @@ def number(value: float, digits: int = 3) -> str:
 
 def power(value: float) -> str:
     """Of ten, on an axis: 1, 10⁻², 10³."""
-    exponent = round(math.log10(value)) if value > 0 else 0
+    exponent = round(math.log10(value)) if 0 < value < math.inf else 0  # matplotlib asks for ticks far outside of the picture
     return "10" + str(exponent).translate(_SUPERSCRIPT) if exponent else "1"
 
 

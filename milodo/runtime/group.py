@@ -12,7 +12,6 @@ import os
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,18 +20,15 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
 import milodo
 from milodo.errors import InvalidInput
 from milodo.network.distributed import TIMEOUT, PeerLost, called
+from milodo.runtime.meeting import PARTING, PAUSE, WAITING, RollCall, meeting_point, number, within
 
 GRACE = 1.0
 """Seconds in which a process that lost a neighbour looks whether that one only stopped because of another."""
-PARTING = 3.0
-"""Seconds the process that holds the meeting point stays for the others after something went wrong."""
-PAUSE = 0.02
-"""Seconds between two looks at the meeting point."""
 LAUNCHED = "MILODO_LAUNCHED"
 """Set by `milodo run` for the processes it starts."""
 T = TypeVar("T")
@@ -44,27 +40,6 @@ class Stopped(Exception):
     def __init__(self, sentence: str, said: bool = False) -> None:
         super().__init__(sentence)
         self.said = said
-
-
-def within(seconds: float, call: Callable[[], T]) -> T:
-    """The call's result; TimeoutError if it takes longer. The store's own calls wait for ever for a host that hangs."""
-    result: list[Any] = []
-
-    def work() -> None:
-        try:
-            result.append((True, call()))
-        except Exception as error:
-            result.append((False, error))
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not result:
-        raise TimeoutError
-    fine, value = result[0]
-    if not fine:
-        raise value
-    return value
 
 
 @dataclass
@@ -198,91 +173,29 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def _number(name: str) -> int:
-    try:
-        return int(os.environ[name])
-    except KeyError:
-        raise InvalidInput(
-            f"{name} is not set, but RANK is: start with torchrun, or set RANK, WORLD_SIZE, MASTER_PORT."
-        ) from None
-    except ValueError:
-        raise InvalidInput(f"{name} is {os.environ[name]!r}, but it must be a whole number.") from None
-
-
-def _meeting_point(rank: int, timeout: float) -> tuple[Store, bool]:
-    """The store at MASTER_ADDR and MASTER_PORT, and whether it lives in this process."""
-    port, address = _number("MASTER_PORT"), os.environ.get("MASTER_ADDR", "127.0.0.1")
-    if not 0 < port < 65536:
-        raise InvalidInput(f"MASTER_PORT is {port}, but ports go from 1 to 65535.")
-    hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    limit = timedelta(seconds=timeout)
-    try:
-        make = lambda: TCPStore(address, port, None, is_master=hosts, timeout=limit, wait_for_workers=False)  # noqa: E731
-        return within(timeout + PARTING, make), hosts
-    except RuntimeError as error:
-        if hosts and "EADDRINUSE" in str(error):
-            raise InvalidInput(
-                f"port {port} is in use on this machine. Choose another (MASTER_PORT, or --master-port)."
-            ) from error
-        hint = "MASTER_ADDR must be this machine's for rank 0." if hosts else "Is rank 0 running, and reachable from here?"
-        raise InvalidInput(f"no meeting point at {address}:{port} within {timeout:g} s. {hint}") from error
-    except TimeoutError as error:
-        raise InvalidInput(
-            f"something listens at {address}:{port}, but it is no meeting point of milodo. Choose another port (MASTER_PORT)."
-        ) from error
-
-
-def _same_life(store: Store, rank: int, world: int, timeout: float) -> Store:
-    """The part of the store that belongs to this start of all processes; earlier ones may have left their words there.
-
-    Everybody says hello with a name made up now; process 0 calls all names it hears; who hears its own answers; when all have
-    answered, process 0 lets them go. (torchrun counts restarts differently on every host, so its counter cannot tell.)
-    """
-    mine, until = uuid.uuid4().hex, time.monotonic() + timeout
-    store.set(f"hello/{rank}", mine)
-    life = called_before = ""
-    here: list[int] = []
-    while True:
-        if rank == 0:
-            here = [other for other in range(world) if store.check([f"hello/{other}"])]
-            names = ",".join(store.get(f"hello/{other}").decode() for other in here)
-            if len(here) == world and names != called_before:
-                life, called_before = uuid.uuid4().hex, names
-                store.set("life", f"{life} {names}")
-        if store.check(["life"]):
-            life, names = store.get("life").decode().split(" ", 1)
-            if mine in names.split(","):
-                store.set(f"{life}/answer/{rank}", "")
-                if rank == 0 and store.check([f"{life}/answer/{other}" for other in range(world)]):
-                    store.set(f"{life}/go", "")
-                if store.check([f"{life}/go"]):
-                    return PrefixStore(life, store)
-        if time.monotonic() > until:
-            late = next((other for other in range(world) if other not in here), None) if rank == 0 else 0
-            who = "a process" if late is None else f"rank {late}"
-            raise InvalidInput(f"{who} did not appear within {timeout:g} s. Start it, or wait longer with --timeout.")
-        time.sleep(PAUSE)
-
-
 @contextmanager
 def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
     """Meets the others where MASTER_ADDR and MASTER_PORT say, as RANK of WORLD_SIZE.
 
     Connections are opened only when two processes first talk (TORCH_GLOO_LAZY_INIT), so only between neighbours.
     """
-    rank, world = _number("RANK"), _number("WORLD_SIZE")
+    rank, world = number("RANK"), number("WORLD_SIZE")
     if not 0 <= rank < world:
+        _warn_the_others(rank, world)
         raise InvalidInput(f"RANK is {rank} and WORLD_SIZE is {world}: ranks go from 0 to {world - 1}.")
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
-    bare, hosts = _meeting_point(rank, timeout)
+    bare, hosts = meeting_point(rank, timeout)
+    roll = RollCall(PrefixStore("milodo", bare), rank, world, timeout)
     try:
-        store = within(timeout + PARTING, lambda: _same_life(PrefixStore("milodo", bare), rank, world, timeout))
+        store = within(timeout + PARTING, roll.take)
     except (RuntimeError, TimeoutError) as error:
         raise Stopped("the meeting point (rank 0, or torchrun's) is gone, or hangs") from error
     group = Group(rank, world, store, timeout, restarted=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
     over, stays = threading.Event(), PARTING if hosts else 0.0
-    threading.Thread(target=group.beat, args=(over,), daemon=True).start()
+    threading.Thread(target=group.beat, args=(over,), name=WAITING, daemon=True).start()
     try:
+        if roll.verdict:
+            raise InvalidInput(roll.verdict)
         _start_torch(group, device)
         yield group
         stays = timeout if hosts else 0.0
@@ -308,6 +221,14 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
             group.leave(stays=stays)
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _warn_the_others(rank: int, world: int) -> None:
+    """Those who are at the meeting point already would wait for a process that is about to be refused."""
+    if rank > 0:
+        with contextlib.suppress(InvalidInput, RuntimeError, TimeoutError):
+            store = PrefixStore("milodo", meeting_point(rank, GRACE)[0])
+            within(2 * GRACE, RollCall(store, rank, world, GRACE).take)
 
 
 def _start_torch(group: Group, device: str) -> None:

@@ -34,7 +34,7 @@ def launch(arguments: Sequence[str], processes: int, *, timeout: float, threads:
         "WORLD_SIZE": str(processes),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": str(threads or max(1, cores // processes)),
-        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # what matters is said in our words
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),  # what matters is said in our words
         LAUNCHED: str(os.getpid()),
     }
     command = [sys.executable, "-m", "milodo", *arguments]
@@ -78,7 +78,7 @@ def _all_blame_them(children: list[subprocess.Popen[bytes]], stragglers: list[su
 
 def _is_stopped(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             return file.read().rsplit(")", 1)[1].split()[0] == "T"
     except OSError:
         return False

@@ -17,7 +17,7 @@ from milodo.files import make_writable
 from milodo.learned.checkpoint import find_optimizer, read_card
 from milodo.network import DistributedNetwork, TreeObserver, degraded, place
 from milodo.runtime.group import Group, flat, node_names
-from milodo.runtime.snapshots import Snapshots
+from milodo.runtime.snapshots import Snapshots, forget_all
 from milodo.solve import Keeper, Status
 
 
@@ -41,13 +41,11 @@ class RealBenchmark(Benchmark):
         snapshot_every: int | None = None,
     ) -> None:
         super().__init__(experiment, folder, progress, command)
-        self.group, self.snapshot_every = group, snapshot_every
-        self.resume, self.snapshots = False, list[Snapshots]()
+        self.group, self.snapshot_every, self.resume = group, snapshot_every, False
         self.held = place(self.net.topology.n, group.world)
 
     def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
         group, rank = self.group, self.group.rank
-        self.snapshots = []
         group.agree({"same": self._same()}, node_names(self.held))
         resume, overwrite = resume or group.restarted, overwrite and not group.restarted
         self.resume = resume
@@ -61,6 +59,8 @@ class RealBenchmark(Benchmark):
         else:
             run = group.hear("plan")
             done = {(key, tuple(chunk)) for key, chunk in run["done"]}
+        if not resume:
+            self._forget_snapshots()
         network = self.experiment.network
         real = DistributedNetwork(
             network.build(),
@@ -74,9 +74,13 @@ class RealBenchmark(Benchmark):
         self.net = degraded(real, outage=network.outage, messages=network.messages, seed=self.experiment.seed)
         self._race_all(run, done)
         self.observer.barrier()
-        for snapshots in self.snapshots:
-            snapshots.forget()
+        self._forget_snapshots()
         return self.folder
+
+    def _forget_snapshots(self) -> None:
+        """Also those of methods that were complete before this start, and of processes that there were in an earlier one."""
+        rank, world = self.group.rank, self.group.world
+        forget_all(self.folder / "snapshots", lambda other: other == rank or (rank == 0 and other >= world))
 
     def _same(self) -> dict[str, str]:
         """What must not differ between processes; graphs and weights by content, wherever their files lie."""
@@ -125,7 +129,6 @@ class RealBenchmark(Benchmark):
         folder = self.folder / "snapshots" / f"{name}-{chunk[0]}"
         make_writable(self.folder)
         snapshots = Snapshots(folder, self.group.rank, self.net, self.snapshot_every, run)
-        self.snapshots.append(snapshots)
         if not self.resume:
             snapshots.forget()
 

@@ -117,6 +117,16 @@ class Snapshots:
         return self.chosen, type(first)(**parts)
 
 
+def forget_all(folder: Path, ranks: Callable[[int], bool]) -> None:
+    """Removes all snapshots of these ranks, of whichever method and start, and what a kill left half-written of them."""
+    for place in [*(path for path in folder.glob("*") if path.is_dir()), folder]:
+        with contextlib.suppress(OSError):  # gone meanwhile, or others may still have theirs
+            for path in place.iterdir():
+                if (match := re.match(r"\.?rank(\d+)-\d+\.safetensors", path.name)) and ranks(int(match[1])):
+                    path.unlink(missing_ok=True)
+            place.rmdir()
+
+
 def common(available: list[list[int]]) -> int | None:
     """The latest iteration of which every process has a snapshot."""
     shared = set(available[0]).intersection(*available[1:])

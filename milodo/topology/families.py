@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import networkx as nx
 
-from milodo.errors import InvalidInput, unknown
+from milodo.errors import InvalidInput, quoted, unknown
+from milodo.files import is_file
 from milodo.topology.graph import Topology
 
 
@@ -76,6 +78,8 @@ def erdos_renyi(n: int, p: float, *, seed: int = 0) -> nx.Graph:
     """Each link exists with probability p; drawn again until connected, reproducibly."""
     if not 0 < p <= 1:
         raise InvalidInput(f"erdos_renyi({n},{p}): the probability must lie in (0, 1].")
+    if n * (n - 1) / 2 > MOST_PAIRS:
+        raise InvalidInput(f"erdos_renyi({n},{p}): more than {MOST_PAIRS} pairs of nodes to draw. Ask for fewer nodes.")
     alone = n * (1 - p) ** (n - 1)
     if alone > 20:
         raise InvalidInput(
@@ -109,6 +113,12 @@ EXAMPLES = (
 
 LARGEST = 100_000
 """Nodes; a larger number in a name is taken for a slip."""
+MOST_LINKS = 2_000_000
+"""More would take gigabytes."""
+MOST_PAIRS = 200_000_000
+"""Of nodes, each of which erdos_renyi draws: half a minute."""
+LONGEST_NAME = 100
+"""Characters."""
 
 
 def topology(name: str | Topology | nx.Graph | Path) -> Topology:
@@ -121,29 +131,43 @@ def topology(name: str | Topology | nx.Graph | Path) -> Topology:
         return name
     if isinstance(name, nx.Graph):
         return Topology.from_graph(name)
-    if isinstance(name, Path) or Path(name).is_file():
+    if not isinstance(name, str | Path):
+        raise InvalidInput(
+            f"cannot read the topology {quoted(name)}. Give a name such as 'ring(10)', a file's path, or a networkx graph."
+        )
+    if isinstance(name, Path) or is_file(name):
         return Topology.from_file(name)
     match = re.fullmatch(r"\s*([a-z_]\w*)\s*\(([^()]*)\)\s*", name, re.IGNORECASE)
-    if not match:
+    if not match or len(name) > LONGEST_NAME:
         if "(" not in name and ("/" in name or "." in name):
             return Topology.from_file(name)
         raise InvalidInput(
-            f"cannot read the topology {name!r}. Write a name such as {', '.join(EXAMPLES[:6])}, or a file's path."
+            f"cannot read the topology {quoted(name)}. Write a name such as {', '.join(EXAMPLES[:6])}, or a file's path."
         )
     family, written = match[1].lower(), match[2]
     if family not in FAMILIES:
         raise unknown("topology", family, FAMILIES)
+    name = "".join(name.split()).lower()
     sizes, options = _arguments(name, written)
     if any(size < 1 for size in sizes if isinstance(size, int)):
         raise InvalidInput(f"{name}: sizes must be at least 1.")
     if _nodes(family, sizes) > LARGEST:
         raise InvalidInput(f"{name}: more than {LARGEST} nodes. Ask for a smaller graph.")
-    try:
-        graph = FAMILIES[family](*sizes, **options)
-    except TypeError as error:
+    if not _takes(family, sizes, options):
         example = next(e for e in EXAMPLES if e.startswith(family + "("))
-        raise InvalidInput(f"{name}: wrong arguments. Write it like {example}.") from error
-    return Topology.from_graph(graph, name.replace(" ", "").lower())
+        raise InvalidInput(f"{name}: wrong arguments. Write it like {example}.")
+    if _links(family, sizes) > MOST_LINKS:
+        raise InvalidInput(f"{name}: more than {MOST_LINKS} links. Ask for a smaller graph, or one with fewer of them.")
+    return Topology.from_graph(FAMILIES[family](*sizes, **options), name)
+
+
+def _takes(family: str, sizes: list[int | float], options: dict[str, int]) -> bool:
+    """Whether these are a family's arguments; nothing but a probability is a fraction."""
+    try:
+        signature(FAMILIES[family]).bind(*sizes, **options)
+    except TypeError:
+        return False
+    return all(isinstance(size, int) for size in (sizes[:1] if family == "erdos_renyi" else sizes))
 
 
 def _nodes(family: str, sizes: list[int | float]) -> float:
@@ -153,6 +177,16 @@ def _nodes(family: str, sizes: list[int | float]) -> float:
     if family == "hypercube":
         return 2.0 ** min(sizes[0], 64) if sizes else 0
     return max(sizes, default=0)
+
+
+def _links(family: str, sizes: list[int | float]) -> float:
+    """About how many links a name asks for, where they may be many more than nodes."""
+    n, *rest = sizes
+    if family == "complete":
+        return n * (n - 1) / 2
+    if family == "erdos_renyi":
+        return n * (n - 1) / 2 * rest[0]
+    return n * rest[0] / 2 if family == "regular" else 0
 
 
 def _arguments(name: str, written: str) -> tuple[list[int | float], dict[str, int]]:
@@ -169,5 +203,5 @@ def _arguments(name: str, written: str) -> tuple[list[int | float], dict[str, in
             else:
                 sizes.append(int(word) if re.fullmatch(r"-?\d+", word) else float(word))
         except ValueError as error:
-            raise InvalidInput(f"{name}: {word!r} is not a number.") from error
+            raise InvalidInput(f"{name}: {quoted(word)} is not a number.") from error
     return sizes, options

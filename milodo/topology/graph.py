@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,11 @@ from pathlib import Path
 
 import networkx as nx
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, quoted, shortened
+from milodo.files import is_file
+from milodo.topology.tree import SpanningTree, spanning_tree
+
+DIGITS = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,12 @@ class Topology:
             raise InvalidInput(f"{name}: the graph has no nodes. Give it at least one.")
         loops = sorted({str(i) for i, j in graph.edges() if i == j})
         if loops:
-            raise InvalidInput(f"{name}: node {loops[0]} has an edge to itself. Remove self-loops; a node keeps its own weight.")
+            raise InvalidInput(
+                f"{name}: node {shortened(loops[0])} has an edge to itself. Remove self-loops; a node keeps its own weight."
+            )
         parts = list(nx.connected_components(graph))
         if len(parts) > 1:
-            alone = sorted(str(i) for i in min(parts, key=len))
+            alone = sorted(shortened(i, 20) for i in min(parts, key=len))
             raise InvalidInput(
                 f"{name}: the graph is disconnected ({len(parts)} parts; one of them is {{{', '.join(alone[:5])}"
                 f"{', ...' if len(alone) > 5 else ''}}}), so its nodes can never agree. Add edges that join the parts."
@@ -54,15 +61,23 @@ class Topology:
 
     @classmethod
     def from_edges(cls, edges: Iterable[tuple[int, int]], name: str = "edges") -> Topology:
-        return cls.from_graph(nx.Graph(list(edges)), name)
+        """From pairs of nodes, each edge once or in both directions."""
+        try:
+            pairs = [(a, b) for a, b in edges]
+            graph = nx.Graph(pairs)
+        except (TypeError, ValueError) as error:  # not a list, not pairs, None or a list in the place of a node
+            raise InvalidInput(
+                f"{name}: {quoted(edges)} is not a list of edges. Give pairs of nodes, such as [(0, 1), (1, 2)]."
+            ) from error
+        return cls.from_graph(graph, name)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Topology:
         """From GraphML (*.graphml) or an edge list: one edge a line, two names separated by blanks or a comma, # for comments."""
         path = Path(path)
-        if not path.is_file():
+        if not is_file(path):
             raise InvalidInput(
-                f"no graph file {str(path)!r}. Give an edge list or a .graphml file, or a name such as 'ring(10)'."
+                f"no graph file {quoted(str(path))}. Give an edge list or a .graphml file, or a name such as 'ring(10)'."
             )
         if path.suffix == ".graphml":
             try:
@@ -70,10 +85,10 @@ class Topology:
             except (nx.NetworkXError, SyntaxError, KeyError, ValueError) as error:
                 if isinstance(error, InvalidInput):
                     raise
-                raise InvalidInput(f"{path}: not a readable GraphML file ({error}).") from error
+                raise InvalidInput(f"{path}: not a readable GraphML file ({shortened(error)}).") from error
         graph = nx.Graph()
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark, which is no part of a name
         except UnicodeDecodeError as error:
             raise InvalidInput(f"{path}: not a text file. Give an edge list or a .graphml file.") from error
         for number, line in enumerate(text.splitlines(), 1):
@@ -81,7 +96,7 @@ class Topology:
             if not words:
                 continue
             if len(words) != 2:
-                raise InvalidInput(f"{path}, line {number}: expected two node names, found {line.strip()!r}.")
+                raise InvalidInput(f"{path}, line {number}: expected two node names, found {quoted(line.strip())}.")
             graph.add_edge(*words)
         return cls.from_graph(_numbered(graph), path.name)
 
@@ -106,6 +121,11 @@ class Topology:
         return nx.diameter(self.graph)
 
     @cached_property
+    def tree(self) -> SpanningTree:
+        """Along which sums over all nodes go."""
+        return spanning_tree(self.graph)
+
+    @cached_property
     def fingerprint(self) -> str:
         """The same for two topologies exactly if they have the same nodes and edges."""
         return hashlib.sha256(repr((self.n, self.edges)).encode()).hexdigest()[:16]
@@ -122,5 +142,6 @@ class Topology:
 
 
 def _numbered(graph: nx.Graph) -> nx.Graph:
-    """Names that are all numbers become numbers: as strings '10' would come before '2'."""
-    return nx.relabel_nodes(graph, {node: int(node) for node in graph}) if all(str(node).isdecimal() for node in graph) else graph
+    """Names that are all numbers become numbers: as strings '10' would come before '2'. '1' and '01' stay two names."""
+    numbers = {node: int(node) for node in graph if DIGITS.fullmatch(str(node))}
+    return nx.relabel_nodes(graph, numbers) if len(set(numbers.values())) == len(graph) else graph

@@ -9,11 +9,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from milodo.errors import InvalidInput, unknown
+from milodo.errors import InvalidInput, quoted, unknown
+from milodo.memory import need_memory
 from milodo.topology.graph import Topology
 
 Weights = np.ndarray
 """[number of undirected edges], in the order of Topology.edges."""
+MATRICES = 4
+"""Of one size, held at a time while eigenvalues are found or a Newton system is solved."""
 
 
 def metropolis(topology: Topology) -> Weights:
@@ -52,6 +55,7 @@ def fastest(topology: Topology, *, tolerance: float = 1e-7) -> Weights:
     if topology.n == 1:
         return np.zeros(0)
     n, count = topology.n, len(topology.edges)
+    need_memory(8 * MATRICES * count * (n + count), f"'fastest' weights of {topology}", "Use 'metropolis' weights.")
     A = np.zeros((n, count))
     for k, (i, j) in enumerate(topology.edges):
         A[i, k], A[j, k] = 1, -1
@@ -119,7 +123,10 @@ def weights(topology: Topology, rule: str | np.ndarray = "metropolis") -> Weight
         if rule not in WEIGHTS:
             raise unknown("weights", rule, WEIGHTS)
         return WEIGHTS[rule](topology)
-    W = np.asarray(rule, dtype=float)
+    try:
+        W = np.asarray(rule, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"weights are {quoted(rule)}. Give one of {', '.join(WEIGHTS)}, or a matrix of numbers.") from error
     n = topology.n
     if W.shape != (n, n):
         raise InvalidInput(f"the mixing matrix is {W.shape}, but {topology} has {n} nodes. Give an {n} x {n} matrix.")
@@ -137,6 +144,7 @@ def weights(topology: Topology, rule: str | np.ndarray = "metropolis") -> Weight
 
 def dense(topology: Topology, w: Weights) -> np.ndarray:
     """W as a matrix [n, n]."""
+    need_memory(8 * MATRICES * topology.n**2, f"the mixing matrix of {topology}", "Ask for a smaller graph.")
     W = np.zeros((topology.n, topology.n))
     for (i, j), value in zip(topology.edges, w, strict=True):
         W[i, j] = W[j, i] = value
@@ -146,6 +154,11 @@ def dense(topology: Topology, w: Weights) -> np.ndarray:
 
 def contraction(topology: Topology, w: Weights) -> float:
     """λ = max_{i >= 2} |λ_i(W)|: by how much one round of mixing shrinks disagreement. The spectral gap is 1 - λ."""
-    if topology.n == 1:
-        return 0.0
-    return float(np.abs(np.linalg.eigvalsh(dense(topology, w) - np.full((topology.n,) * 2, 1 / topology.n))).max())
+    return float(np.abs(1 - spectrum(topology, w)).max(initial=0.0))
+
+
+def spectrum(topology: Topology, w: Weights) -> np.ndarray:
+    """The n - 1 eigenvalues of I - W beside the 0 of consensus, in ascending order."""
+    others = np.linalg.eigvalsh(dense(topology, w) - np.full((topology.n,) * 2, 1 / topology.n))
+    # Consensus has eigenvalue 0 here instead of 1; one such is taken out.
+    return np.sort(1 - np.delete(others, int(np.abs(others).argmin())))

@@ -46,7 +46,7 @@ class Log:
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=update + 1)
 
     def write(self, row: Row) -> None:
-        with self.file.open("a", newline="") as file:
+        with self.file.open("a", newline="", encoding="utf-8") as file:
             csv.writer(file).writerow(_words(row))
         if self.board is not None:
             for name in ("loss", "norm", "lr", "validation"):
@@ -62,7 +62,7 @@ class Log:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    with atomic(path) as part, part.open("w", newline="") as file:
+    with atomic(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(field.name for field in fields(Row))
         writer.writerows(map(_words, rows))
@@ -73,7 +73,7 @@ def read_rows(path: Path) -> list[Row]:
     kinds = {"update": int, "stage": int, "epoch": int, "remark": str}
     if not path.is_file():
         raise InvalidInput(f"no {path.name} in {str(path.parent)!r}: nothing was trained there.")
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     rows = []
     for number, line in enumerate(lines):

@@ -114,7 +114,7 @@ def test_the_last_seed_of_a_purpose_stops_before_the_next():
 
 @pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (-1, 3, 4)])
 def test_a_family_without_nodes_unknowns_or_samples_is_refused(family, sizes):
-    with pytest.raises(InvalidInput, match="a problem needs at least 1"):
+    with pytest.raises(InvalidInput, match="must be a whole number >= 1"):
         type(family)(*sizes)
 
 

@@ -273,7 +273,8 @@ def test_every_learned_method_counts_its_rounds_and_treats_instances_alone(kind,
     both = states(optimizer, smooth(n, 2), net, 8)
     assert net.traffic.rounds == 7 * optimizer.rounds
     alone = states(optimizer, Lasso(n, 5, 8, 0.0).sample([1]), net, 8)
-    torch.testing.assert_close(both[-1].x[1:], alone[-1].x, rtol=0, atol=1e-12)
+    # Relative too: networks nobody has trained let x grow, and batched products round differently on every processor.
+    torch.testing.assert_close(both[-1].x[1:], alone[-1].x, rtol=1e-12, atol=1e-12)
     assert type(both[-1]) is optimizer.State
 
 

@@ -153,6 +153,9 @@ class HeldNodes(Network):
     def _permute(self, e):
         pytest.fail("these nodes have nobody to talk to")
 
+    def _relay(self, x, hop):
+        pytest.fail("these nodes have nobody to talk to")
+
 
 def test_random_numbers_belong_to_a_node_not_to_a_process():
     everyone = StackedNetwork("ring(6)").randn(3, 2, seed=5)

@@ -56,7 +56,7 @@ def runs(cases, place) -> list[dict]:
         case = {}
         for name, steps in SMALL.items():
             method = METHODS[name](**{k: v / largest if k in ("gamma", "eta") else v for k, v in steps.items()})
-            result = solve(method, problem, net, Stop(steps=4000, tolerance=1e-8, every=7), observer=observer)
+            result = solve(method, problem, net, Stop(steps=1000, tolerance=1e-8, every=7), observer=observer)
             x = mean_point(result.x, observer) / target * feature
             case[name] = [result.k, result.status.name, x.flatten().tolist()]
         found.append(case)

@@ -1,6 +1,6 @@
 """Planted bugs: which of them do the tests notice?
 
-python tests/tools/mutations.py [WORD ...]     all of them, or those whose file or line holds one of the words
+python tests/tools/planted_bugs.py [WORD ...]     all of them, or those whose file or line holds one of the words
 
 Each bug is one line changed in a copy of the repository, in which the tests that should notice it then run. Prints caught or
 survived, and exits with 1 if more than two survive. Some five minutes on two cores; not part of `make test`, which only checks that
@@ -59,7 +59,7 @@ BUGS = [
     Bug("algorithms/pg_extra.py", "state.c - lap / 2", "state.c - lap", f"{ALG} {EQ}"),
     Bug("algorithms/dapg.py", "momentum = (1 - self.alpha) / (1 + self.alpha)", "momentum = 1 - self.alpha", f"{ALG} {EQ}"),
     Bug("algorithms/odapg.py", "fastmix(self.tau * z + (1 - self.tau) * state.y, net, self.K)", "fastmix(self.tau * state.z + (1 - self.tau) * state.y, net, self.K)", f"{ALG} {EQ}"),
-    Bug("algorithms/fastmix.py", "eta = (1 - root) / (1 + root)", "eta = (1 - root) / 2", f"{ALG} {EQ}"),
+    Bug("algorithms/fastmix.py", "return (1 - root) / (1 + root)", "return (1 - root) / 2", f"{ALG} {EQ}"),
     Bug("algorithms/prox_atc.py", "y_mixed = net.mix(y)", "y_mixed = y", f"{ALG} {EQ}"),
     Bug("algorithms/prox_dgd.py", "problem.prox(net.mix(z), self.gamma)", "net.mix(problem.prox(z, self.gamma))", f"{ALG} {EQ}"),
     Bug("algorithms/primal_dual.py", "state.y + 2 * self.gamma", "state.y + self.gamma", f"{ALG} {EQ}"),
@@ -70,8 +70,8 @@ BUGS = [
     Bug("problems/regularizers.py", "torch.maximum(self.low * v, self.high * v)", "self.high * v.abs()", REG),
     Bug("problems/regularizers.py", "return self.factor * self.reg.conjugate(", "return self.reg.conjugate(", UNITS),
     Bug("problems/linear.py", "v - step * self.loss_curvature(u)", "v + step * self.loss_curvature(u)", SITES),
-    Bug("problems/pooled.py", "n * longest / scaled.samples[i]", "longest / scaled.samples[i]", SITES),
-    Bug("problems/pooled.py", "(X - m).square().sum(0)", "X.square().sum(0)", SITES),
+    Bug("fit/pooled.py", "n * longest / scaled.samples[i]", "longest / scaled.samples[i]", SITES),
+    Bug("fit/pooled.py", "(X - m).square().sum(0)", "X.square().sum(0)", SITES),
     Bug("problems/units.py", "_power(-2 * target)", "_power(-target)", UNITS),
     Bug("problems/certify.py", "_Proof(e * e / (4 * c * mu), ", "_Proof(e * e / (8 * c * mu), ", f"{UNITS} -k curvature"),
     Bug("problems/certify.py", "e / (c * mu) if R else e / mu)", "e / (c * mu) if R else e / (2 * mu))", f"{UNITS} -k curvature"),

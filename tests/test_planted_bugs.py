@@ -1,4 +1,4 @@
-"""The planted bugs of tests/tools/mutations.py can still be planted: each line stands where it says, once."""
+"""The planted bugs of tests/tools/planted_bugs.py can still be planted: each line stands where it says, once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import milodo
 
 sys.path.insert(0, str(Path(__file__).parent / "tools"))
-from mutations import BUGS, MAY_SURVIVE, Bug
+from planted_bugs import BUGS, MAY_SURVIVE, Bug
 
 PACKAGE = Path(milodo.__file__).parent
 

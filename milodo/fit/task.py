@@ -1,0 +1,89 @@
+"""What to fit, and what came out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from milodo.algorithms import METHODS
+from milodo.errors import InvalidInput, unknown
+from milodo.files import is_file
+from milodo.fit.pooled import LOSSES
+from milodo.topology import FAMILIES, Topology, topology
+
+LINKS = ("reliable", "lossy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What to fit, and how; the same at every site."""
+
+    target: str
+    loss: str = "squared"
+    l1: float = 0.0
+    graph: str = "ring"
+    links: str = "reliable"
+    """'reliable', over which sums are exact, or 'lossy', which asks for gossip."""
+    weights: str = "metropolis"
+    intercept: bool = True
+    standardise: bool = False
+    method: str | None = None
+    parameters: dict[str, float] = field(default_factory=dict)
+    optimizer: str | None = None
+    """Weights of a learned method."""
+    tolerance: float = 1e-10
+    """Relative, as `Stop` has it."""
+    iterations: int = 200_000
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise unknown("loss", self.loss, LOSSES)
+        if self.links not in LINKS:
+            raise unknown("kind of links", self.links, LINKS)
+        if not (math.isfinite(self.l1) and self.l1 >= 0):
+            raise InvalidInput(f"l1 is {self.l1}, but a penalty must be a finite number >= 0.")
+        if self.optimizer is not None and self.method is not None:
+            raise InvalidInput("a method names a handcrafted one and an optimizer a learned one. Choose one of them.")
+        if self.method is not None and self.method not in METHODS:
+            raise unknown("method", self.method, METHODS)
+
+    def topology(self, sites: int) -> Topology:
+        """The graph: a full name such as grid(2x3), a file, or a family's name for as many nodes as there are sites."""
+        file = is_file(self.graph) and self.graph not in FAMILIES  # a file called ring must not replace the default
+        whole = "(" in self.graph or "." in self.graph or "/" in self.graph or file
+        graph = topology(self.graph if whole else f"{self.graph}({sites})")
+        if graph.n != sites:
+            raise InvalidInput(
+                f"{graph} has {graph.n} nodes, but there are {sites} sites. Give a graph of {sites}, e.g. ring({sites})."
+            )
+        return graph
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What came out, the same at every site up to the consensus error."""
+
+    columns: tuple[str, ...]
+    coefficients: list[float]
+    """In the units of the data."""
+    intercept: float
+    standardised: list[float] | None
+    """Coefficients of the standardised features, where those were asked for."""
+    classes: tuple[str, str] | None
+    samples: int
+    method: str
+    why: str
+    parameters: dict[str, float]
+    objective: float
+    gap: float
+    """By how much the objective can exceed its minimum (duality), relative to that of the model without features; NaN without a
+    penalty."""
+    residual: float
+    """How far one more proximal step of 1/L goes, relative to the size of x."""
+    consensus: float
+    """How far sites are from their mean, relative to its size."""
+    iterations: int
+    status: str
+    rounds: int
+    bytes: int
+    seconds: float

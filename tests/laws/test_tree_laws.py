@@ -1,0 +1,140 @@
+"""Sums over a spanning tree and polynomials of the Laplacian: their dense selves, counted, refused where they break."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from milodo.algorithms import METHODS, ProxATC
+from milodo.errors import InvalidInput
+from milodo.network import LossyNetwork, StackedNetwork, StackedObserver, degraded
+from milodo.network.averaging import Polynomial
+from milodo.problems import Lasso, LeastSquares, Logistic
+from milodo.solve import Status, Stop, Units, off_by, solve
+from milodo.topology import EXAMPLES, Topology, dense, topology, weights
+from milodo.topology.tree import spanning_tree
+
+OBSERVER = StackedObserver()
+LOLLIPOP = Topology.from_graph(nx.lollipop_graph(8, 8), "lollipop(8,8)")
+GRAPHS = [*EXAMPLES, "ring(1)", "ring(2)", "path(10)", "star(20)", "tree(31)", LOLLIPOP]
+
+
+@pytest.fixture(params=GRAPHS, ids=str)
+def net(request: pytest.FixtureRequest) -> StackedNetwork:
+    return StackedNetwork(request.param)
+
+
+def some(net: StackedNetwork, *batch: int, d: int = 3) -> torch.Tensor:
+    return torch.randn(*batch, net.n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_tree_spans_the_graph_by_its_edges_and_is_as_low_as_can_be(net):
+    graph, tree = net.topology.graph, net.topology.tree
+    for node, parent in enumerate(tree.parent):
+        assert node == tree.root or (graph.has_edge(node, parent) and tree.depth[node] == tree.depth[parent] + 1)
+    assert tree.height == nx.radius(graph)
+
+
+def test_a_large_graph_has_a_low_tree_too(monkeypatch):
+    monkeypatch.setattr("milodo.topology.tree.EXACT", 5)
+    for name in ("path(41)", "grid(5x9)", "star(30)", "tree(31)", "ring(20)"):
+        graph = topology(name).graph
+        assert spanning_tree(graph).height <= nx.radius(graph) + 1
+
+
+def test_a_total_is_the_dense_sum_and_the_very_same_at_every_node(net):
+    x = some(net, 2)
+    found = net.total(x)
+    torch.testing.assert_close(found, x.sum(-2, keepdim=True).expand_as(x), rtol=0, atol=1e-13)
+    assert torch.equal(found, found[..., :1, :].expand_as(found))
+
+
+def test_a_total_costs_a_vector_up_and_a_vector_down_each_edge_of_the_tree(net):
+    net.total(some(net, 2))
+    edges = 2 * (net.n - 1)
+    assert vars(net.traffic) == {
+        "rounds": 2 * net.topology.tree.height, "messages": edges, "floats": 3 * edges, "bytes": 24 * edges,
+    }  # fmt: skip
+
+
+def test_a_total_is_its_own_adjoint(net):
+    x, y = some(net).requires_grad_(), some(net, d=3).flip(0)
+    (found,) = torch.autograd.grad((net.total(x) * y).sum(), x)
+    torch.testing.assert_close(found, net.total(y), rtol=0, atol=1e-13)
+    before = net.traffic.snapshot()
+    net.total(x).sum().backward()
+    assert (net.traffic - before).rounds == 2 * net.topology.tree.height  # the backward pass is not traffic
+    assert gradcheck(net.total, (x,), fast_mode=True) and gradgradcheck(net.total, (x,), fast_mode=True)
+
+
+def test_a_sum_is_refused_where_messages_are_lost_or_coordinates_are_left_out():
+    net = StackedNetwork("ring(5)")
+    sparse = degraded(net, messages="top-10%")
+    for broken, said in ((LossyNetwork(net, 0.1), "one message is lost"), (sparse, "every coordinate")):
+        with pytest.raises(InvalidInput, match=said):
+            broken.total(some(net))
+
+
+@pytest.mark.parametrize(("messages", "size", "off"), [("float32", 4, 1e-6), ("float16", 2, 1e-2)])
+def test_a_sum_of_short_messages_is_the_same_at_every_node_and_costs_less(net, messages, size, off):
+    short, x = degraded(net, messages=messages), some(net)
+    found = short.total(x)
+    assert torch.equal(found, found[:1].expand_as(found))
+    torch.testing.assert_close(found, x.sum(0).expand_as(x), rtol=0, atol=off * net.n)
+    assert short.traffic.bytes == size * short.traffic.floats
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 6])
+def test_a_polynomial_leaves_consensus_alone_and_shrinks_all_else_as_it_says(net, K):
+    if net.n == 1:
+        assert not Polynomial.of(net, K).defect(some(net), net).any()
+        return
+    A, eye = Polynomial.of(net, K), torch.eye(net.n, dtype=torch.float64)
+    M = eye - torch.from_numpy(dense(net.topology, weights(net.topology)))
+    found = eye - A.defect(eye, net)
+    assert net.traffic.rounds == K
+    # The same by eigenvectors: m (1 + T_K) of every eigenvalue, T_K by its definition.
+    values, vectors = torch.linalg.eigh(M)
+    if not A.exact:
+        u = (A.high + A.low - 2 * values) / (A.high - A.low)
+        T = torch.where(u > 1, torch.cosh(K * torch.acosh(u.clamp(min=1))), torch.cos(K * torch.acos(u.clamp(-1, 1))))
+        torch.testing.assert_close(found, vectors @ torch.diag(A.q / (1 + A.q) * (1 + T)) @ vectors.mT, rtol=0, atol=1e-9)
+    torch.testing.assert_close(found.sum(0), torch.ones(net.n).double(), rtol=0, atol=1e-12)
+    others = torch.linalg.eigvalsh(found - 1 / net.n)
+    assert float(others.min()) > -1e-9 and float(others.max()) < A.contraction + 1e-9
+
+
+def test_agreement_is_a_fixed_point_of_a_polynomial_in_single_precision():
+    net = StackedNetwork("tree(31)", dtype=torch.float32)
+    x = torch.full((31, 2), 0.1)
+    assert not Polynomial.of(net, 6).defect(x, net).any()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("graph", ["ring(10)", "path(9)", "star(20)", "complete(5)", "tree(31)", "torus(4x4)", LOLLIPOP], ids=str)
+def test_safe_parameters_converge_on_every_graph_or_say_that_none_do(name, graph):
+    """Even and uneven data, two losses; nothing tuned. Slow methods need not arrive, but must be under way."""
+    net = StackedNetwork(graph)
+    even = Lasso(net.n, 4, 10, 0.1).sample([0])
+    scale = 10 ** torch.linspace(0.5, -1, net.n, dtype=torch.float64)[:, None]  # curvatures that differ by a thousand times
+    uneven = LeastSquares(even.A * scale.unsqueeze(-1), even.b * scale, even.reg)
+    for problem in (even, uneven, Logistic(net.n, 4, 10, 0.1).sample([1])):
+        try:
+            method = METHODS[name].safe(float(problem.lipschitz().max()), net)
+        except InvalidInput as error:
+            assert name == "prox-atc" and "below 1 - √2" in str(error)
+            small = ProxATC(gamma=0.1 / float(even.lipschitz().max()))  # ... and so it is: it never comes to rest
+            resting = [solve(small, even, net, Stop(steps=steps)).x for steps in (2000, 4000)]
+            assert all(float(off_by(even, x, OBSERVER, Units.of(even, OBSERVER)).worst.max()) > 1e-3 for x in resting)
+            method = METHODS[name].safe(float(problem.lipschitz().max()), net := StackedNetwork(graph, "lazy"))
+        units, steps = Units.of(problem, OBSERVER), 1000
+        result = solve(method, problem, net, Stop(steps=steps, tolerance=1e-6, every=50))
+        if result.status is Status.CONVERGED:
+            continue
+        later = solve(method, problem, net, Stop(steps=4 * steps))
+        assert result.status is later.status is Status.STEPS
+        if method.exact:
+            was, now = (float(off_by(problem, run.x, OBSERVER, units).worst.max()) for run in (result, later))
+            assert now < 0.7 * was, f"{method} on {net.topology} is off by {was:.1e}, and later by {now:.1e}"
