@@ -15,10 +15,12 @@ from milodo.bench.recorder import Recorder
 from milodo.bench.records import read_json, read_records
 from milodo.config import parse_experiment
 from milodo.errors import InvalidInput
+from milodo.files import write_json
 from milodo.learned import LPGExtra, MiLoDo, special_initialisation
 from milodo.learned.checkpoint import save_optimizer
 from milodo.network import StackedNetwork
 from milodo.problems import instance_seeds
+from milodo.report import write_report
 
 
 def experiment(**run):
@@ -247,3 +249,53 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_tuned(tmp_path, 
         Benchmark(learned_experiment(tmp_path / "mine", "lpg-extra"), tmp_path / "b").run()
     with pytest.raises(InvalidInput, match="no trained optimizer"):
         Benchmark(learned_experiment(tmp_path / "gone" / "mine"), tmp_path / "c").run()
+
+
+def test_what_cannot_fit_into_memory_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("milodo.memory.free_memory", lambda: 10**9)
+    monkeypatch.setattr(module, "optimum", lambda *a, **k: pytest.fail("ran before memory was asked for"))
+    content = experiment(instances=300, batch=None).model_dump(mode="json")
+    content["problem"] = {"family": "lasso", "n": 5, "d": 80, "N": 2000}  # 6.5 MB an instance
+    with pytest.raises(InvalidInput, match=r"300 instances of .* would need 1.94 GB of memory, but .* 1 GB free. Set a smaller batch"):
+        Benchmark(parse_experiment(content, "x"), tmp_path / "run").run()
+    assert not (tmp_path / "run").exists()
+    content["run"]["batch"] = 100
+    Benchmark(parse_experiment(content, "x"), tmp_path / "run").prepare()
+    content["run"]["dtype"] = "float32"  # is held beside the fp64 one that judges
+    with pytest.raises(InvalidInput, match="would need 972 MB of memory"):
+        monkeypatch.setattr("milodo.memory.free_memory", lambda: 9 * 10**8)
+        Benchmark(parse_experiment(content, "x"), tmp_path / "again").run()
+
+
+def test_a_stop_gap_above_the_first_gap_ends_in_a_page(tmp_path):
+    folder = Benchmark(experiment(stop_gap=1e9), tmp_path / "run").run()
+    assert {(r.k, r.status) for r in read_records(folder / "records.csv")} == {(0, "CONVERGED")}
+    assert "no method made a step" in write_report(folder).read_text(encoding="utf-8")
+
+
+def damaged(run):
+    """Copies of a run's facts, each with one of them damaged."""
+    methods, reference = run["methods"], run["reference"]
+    yield {**run, "methods": {}}
+    yield {**run, "methods": {**methods, "prox-ed": "x"}, "tuning": 5}
+    for facts in ({"parameters": {"gamma": "x"}}, {"parameters": {"gama": 0.1}}, {"parameters": {"gamma": -1}}, {"label": []}):
+        yield {**run, "methods": {**methods, "prox-ed": {**methods["prox-ed"], **facts}}}
+    yield {**run, "reference": {**reference, "values": [1.0], "largest": "x"}}
+    yield {**run, "reference": [1]}
+
+
+def test_a_run_with_damaged_facts_is_resumed_as_if_they_were_missing(tmp_path):
+    folder = Benchmark(experiment(), tmp_path / "run").run()
+    whole = without_clock(read_records(folder / "records.csv"))
+    text = (folder / "records.csv").read_text(encoding="utf-8")
+    run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    for number, facts in enumerate(damaged(run)):
+        (folder / "records.csv").write_text(text[: len(text) // 2], encoding="utf-8")  # the last methods are to be run again
+        write_json(folder / "run.json", facts)
+        Benchmark(experiment(), folder).run(resume=True)
+        assert sorted(map(str, without_clock(read_records(folder / "records.csv")))) == sorted(map(str, whole)), number
+        again = read_json(folder / "run.json")
+        assert {key: facts["parameters"] for key, facts in again["methods"].items()} == {
+            key: facts["parameters"] for key, facts in run["methods"].items()
+        }
+        assert len(again["reference"]["values"]) == 6

@@ -150,3 +150,51 @@ def test_an_experiment_that_only_trains_needs_no_race_and_defaults_to_the_papers
         (40, 80, 10, 1e-5, 32),
         (20, 100, 5, 1e-5, 32),
     ]
+
+
+@pytest.mark.parametrize("override", [{"seed": 1}, {"dtype": "float32"}, {"device": "cpu"}])
+@pytest.mark.parametrize("run", ["run = 5", 'run = "long"', "run = [1, 2]", "run = true"])
+def test_a_run_that_is_no_table_is_refused_whatever_is_overridden(tmp_path, run, override):
+    with pytest.raises(InvalidInput, match=r"mine.toml: \[run\] must be one table"):
+        load(tmp_path, run + GOOD.replace("[run]\niterations = 100\n", ""), **override)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("N = 20", "N = 10000000000000"), r"one instance of lasso\(5,8,10000000000000,0.1\) would need 3.6 PB of memory, but .* Make n, d or N smaller"),
+        (('"ring(5)"', f'"{"x" * 300}"'), "cannot read the topology 'xxx"),
+        (('"ring(5)"', f'"y/{"x" * 300}.txt"'), "no graph file 'y/xxx"),
+        (('"ring(5)"', '"x\\u0000y"'), "cannot read the topology"),
+        (("iterations = 100", f"iterations = 1{'0' * 400}"), "'iterations' in .run. is 1000.*: input should be less than"),
+        (("iterations = 100", "iterations = 100\ninstances = 1000000"), "'instances' in .run. is 1000000: input should be less than or equal to 999999"),
+        (("iterations = 100", "iterations = 100\n[tuning]\npoints = 1000000000"), "'points' in .tuning. is 1000000000"),
+        (('name = "prox-ed"', f'name = "prox-ed"\nuse = "given"\nparameters = {{gamma = 1{"0" * 400}}}'), "Prox-ED: gamma is 1000.*, but a step size must be a finite number"),
+        (('name = "prox-ed"', f'name = "{"x" * 5000}"'), "unknown method 'xxx"),
+        (('name = "prox-ed"', f'name = "prox-ed"\nlabel = "{"x" * 5000}"\n[report]\nbaseline = "dapg"'), "unknown method 'dapg'"),
+        (("[problem]", f"{'x' * 5000} = 1\n[problem]"), "unknown key 'xxx"),
+        (("[problem]", "int = 1\n[problem]"), "unknown key 'int' in the file's first lines"),
+        (("[problem]", f"title = {'[' * 2000}{']' * 2000}\n[problem]"), "not valid TOML"),
+        (("[problem]", f"seed = {'9' * 5000}\n[problem]"), "not valid TOML"),
+        (("[problem]", f"seed = {'9' * 30}\n[problem]"), "'seed' in the file's first lines is 999.*: input should be less than"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[training]\nhidden = 5000'), "'hidden' in .training. is 5000: input should be less than or equal to 4096"),
+    ],
+)  # fmt: skip
+def test_a_mistake_of_any_size_gets_one_short_sentence(tmp_path, change, says):
+    assert change[0] in GOOD
+    with pytest.raises(InvalidInput, match=says) as caught:
+        load(tmp_path, GOOD.replace(*change))
+    said = str(caught.value).removeprefix(str(tmp_path))
+    assert len(said) < 500 and "\n" not in said
+
+
+@pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}.toml", f"y/{'x' * 300}", "x\0y.toml"])
+def test_a_name_that_no_experiment_can_have_is_refused(name):
+    with pytest.raises(InvalidInput, match="unknown experiment 'xxx|no experiment '") as caught:
+        load_experiment(find_experiment(name))
+    assert len(str(caught.value)) < 400
+
+
+def test_a_byte_order_mark_before_an_experiment_does_no_harm(tmp_path):
+    (tmp_path / "mine.toml").write_text(GOOD, encoding="utf-8-sig")
+    assert load_experiment(tmp_path / "mine.toml").name == "mine"

@@ -16,10 +16,12 @@ import pytest
 from matplotlib import image
 from plotly.offline import get_plotlyjs
 
-from milodo.bench.records import Record, write_records
+from milodo.bench.merge import merge_runs
+from milodo.bench.records import Record, read_json, write_records
+from milodo.cli.tables import race_tables, tuning_table
 from milodo.errors import InvalidInput
 from milodo.files import write_json
-from milodo.report import draw_topology, write_figures, write_report
+from milodo.report import draw_topology, draw_training, write_figures, write_report
 from milodo.report.layout import layout, node_size
 from milodo.report.run import Run
 from milodo.report.words import amount, number, summary
@@ -388,3 +390,125 @@ def test_numbers_are_written_as_a_person_would():
     assert amount(1.234e6, "bytes") == "1.23 MB"
     assert amount(0.0123, "seconds") == "12.3 ms"
     assert amount(999.9, "bytes") == "1 kB"
+
+
+def test_step_sizes_are_whole_words_on_the_page(whole):
+    text = (whole / "report.html").read_text(encoding="utf-8")
+    assert '<td class="code"><span class="main">gamma = 0.05</span></td>' in text
+
+
+def test_a_race_that_was_over_before_it_began_has_a_page_without_curves(tmp_path):
+    """With stop_gap above the first gap every instance has converged at k = 0; only the clock has moved."""
+    rows = [Record(**{**vars(look(m, i, 0, 1.0, "CONVERGED")), "seconds": 1e-5}) for m in ("a", "b") for i in range(3)]
+    page = report(make_run(tmp_path / "over", {**complete(), "gaps": [10.0, 1.0]}, rows))
+    assert "no method made a step" in page.text and "a reaches a gap of 1 in 0 iterations" in page.text
+    assert sorted(path.name for path in (tmp_path / "over" / "figures").iterdir()) == ["topology.png", "topology.svg"]
+    assert [cell for column in race_tables(tmp_path / "over")[0].columns[1:] for cell in column.cells if cell != "-"]
+
+
+DAMAGE: dict[str, tuple[str, Any]] = {
+    "no methods": ("methods", "x"), "a method that is none": ("methods.prox-ed", 5), "no label": ("methods.prox-ed.label", [1]),
+    "exact of a list": ("methods.prox-ed.exact", []), "parameters of words": ("methods.prox-ed.parameters", {"gamma": "x"}),
+    "weights of words": ("methods.prox-ed.weights", "x"), "gaps beyond floats": ("gaps", [10**400, 0.1]), "gaps of words": ("gaps", ["x"]),
+    "gaps that are none": ("gaps", {"a": 1}), "a baseline of lists": ("baseline", []), "instances of words": ("instances", "many"),
+    "instances of lists": ("instances", [4]), "no topology": ("topology", 7), "a graph without a name": ("topology.name", None),
+    "a contraction of words": ("topology.contraction", "x"), "tuning of words": ("tuning", "x"), "a tuning that is none": ("tuning.prox-ed", 3),
+    "a score of words": ("tuning.prox-ed.score", "x"), "a cost of lists": ("tuning.prox-ed.cost", [1]), "a grid of words": ("tuning.prox-ed.grid", ["x"]),
+    "a score beyond floats": ("tuning.prox-ed.grid", [{"parameters": {"gamma": 1}, "score": 10**400}]), "seeds of lists": ("tuning.prox-ed.seeds", [[1]]),
+    "optima of words": ("reference.values", ["x"]), "a bound beyond floats": ("reference.largest", 10**400), "no provenance": ("provenance", []),
+    "provenance beyond floats": ("provenance.cores", 10**400), "a problem of lists": ("problem", [1]), "a runtime of numbers": ("runtime", 3),
+}  # fmt: skip
+
+
+def put(tree: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+    *path, last = place.split(".")
+    here = tree
+    for key in path:
+        here = here[key]
+    here[last] = value
+    return tree
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.usefixtures("pageonly")
+def test_a_run_file_with_facts_of_the_wrong_kind_still_has_a_page_tables_and_a_place_among_others(tmp_path, name):
+    rates = {"prox-ed": 0.01, "prox-ed (published)": 0.004, "dapg": 0.1}
+    folder = make_run(tmp_path / "run", put(complete(), *DAMAGE[name]), records_of(rates))
+    report(folder)
+    assert len(race_tables(folder)) == 2
+    assert tuning_table(read_json(folder / "run.json")).row_count <= 5
+    assert isinstance(read_json(folder / "run.json").get("instances", 0), int)
+    merge_runs([folder, folder], tmp_path / "merged")
+    report(tmp_path / "merged")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        ("topology.n", 10**9, "has 1000000000 nodes, which 10 edges cannot join"),
+        ("topology.edges", [[0, 1], [1, "x"]], "edges that are not pairs of nodes"),
+        ("topology.edges", [[0, 1]] * 9, "the graph is disconnected"),
+        ("title", "\ud800", "text that is none"),
+        ("provenance.config", json.loads("[" * 99 + "]" * 99), "lists within lists"),
+        ("format", 10**400, "is newer than this milodo reads"),
+    ],
+)
+@pytest.mark.usefixtures("pageonly")
+def test_a_run_file_that_cannot_be_meant_is_refused_by_its_name(tmp_path, place, value, says):
+    make_run(tmp_path, put(complete(), place, value), records_of({"prox-ed": 0.01}))
+    with pytest.raises(InvalidInput, match=rf"run\.json.*{says}") as caught:
+        report(tmp_path)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (b"\x89PNG\r\n\xff\xfe\x00", "records.csv: cannot be read"),
+        (b"a" * 200_000, "records.csv: cannot be read"),
+        (b"prox-ed,0,0,-1,0,0,0,0,0,0,0,0,STEPS", "records.csv, line 2: not a record .k is -1"),
+        (b"prox-ed,0,0,1" + b"0" * 400 + b",0,0,0,0,0,0,0,0,STEPS", "records.csv, line 2: not a record .k is 1000"),
+        (b"prox-ed,0,0,1,0,0,0,0,nan,0,0,0,STEPS", "records.csv, line 2: not a record .seconds is nan"),
+        (b"prox-ed,0,0," + b"x" * 9000 + b",0,0,0,0,0,0,0,0,STEPS", "records.csv, line 2: not a record"),
+    ],
+)
+def test_records_that_are_none_are_refused_by_their_name(tmp_path, cells, says):
+    make_run(tmp_path, complete(), [])
+    with (tmp_path / "records.csv").open("ab") as file:
+        file.write(cells + b"\n")
+    with pytest.raises(InvalidInput, match=says) as caught:
+        Run(tmp_path)
+    assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # matplotlib tries ticks far outside of the picture
+def test_numbers_at_the_ends_of_fp64_are_drawn(tmp_path):
+    values = [1e308, 1e-320, 1.0, math.inf, math.nan, 5e-324, 1.7e308]
+    rows = [look("m", 0, k, value, "STEPS" if k == 6 else "RUNNING") for k, value in enumerate(values)]
+    paths = write_figures(make_run(tmp_path / "ends", {"format": 1, "name": "ends"}, rows))
+    assert len(paths) == 2 * 9 and all(math.isfinite(end) for end in Run(tmp_path / "ends").window("gap") or ())
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x\0y"])
+def test_a_folder_that_cannot_be_is_refused(name):
+    with pytest.raises(InvalidInput, match="no run folder 'x"):
+        Run(name)
+
+
+@pytest.mark.parametrize(
+    ("rows", "facts", "says"),
+    [
+        (b"\xff\xfe", {}, "training.csv: cannot be read"),
+        (b"1,1,1,0.5,2.0,1.0,0.1,,\nx,1,1,0.5,2.0,1.0,0.1,,\n3,1,1,1,1,1,1,1,\n", {}, "training.csv, line 3: not a row"),
+        (b"1" + b"0" * 400 + b",1,1,1,1,1,1,1,\n1,1,1,1,1,1,1,1,\n", {}, "training.csv, line 2: not a row"),
+        (b"1,1,1,0.5,2.0,1.0,0.1,,\n", {"config": ["x"]}, None),
+    ],
+)
+def test_a_damaged_training_is_drawn_or_refused_by_its_name(tmp_path, rows, facts, says):
+    (tmp_path / "training.csv").write_bytes(b"update,stage,epoch,seconds,loss,norm,lr,validation,remark\n" + rows)
+    write_json(tmp_path / "training.json", {"format": 1, **facts})
+    if says is None:
+        assert draw_training(tmp_path).exists()
+        return
+    with pytest.raises(InvalidInput, match=says):
+        draw_training(tmp_path)

@@ -19,7 +19,7 @@ from milodo.fit.pooled import penalty, total_of
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.network.consensus import average, average_rounds, maximum
 from milodo.problems import L1, LeastSquares, optimum
-from milodo.problems.sites import read_site
+from milodo.problems.sites import classes_here, numeric_target, read_site
 from milodo.runtime.sites import fit_here
 from milodo.topology import EXAMPLES
 
@@ -302,3 +302,61 @@ def test_a_graph_may_be_a_file_of_any_name_but_a_familys_name_is_the_family(tmp_
         Task(target="y", graph="there/links").topology(3)
     with pytest.raises(InvalidInput, match="Did you mean 'ring'"):
         Task(target="y", graph="rnig").topology(3)
+
+
+def test_what_stands_in_quotes_separates_no_columns(tmp_path):
+    for header in ('"size, kg";"size, cm";y', '"a,b,c";"d,e,f";y', '"a,b,c,d,e";"f";y', '"two\nlines, really";b;y'):
+        (tmp_path / "a.csv").write_text(f"\n{header}\n1;2;3\n4;5;6\n", encoding="utf-8")
+        site = read_site(tmp_path / "a.csv", "y")
+        assert len(site.columns) == 2 and site.features.tolist() == [[1, 2], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("a;y\n1;2\n1,5;3\n", "column 'a', row 2 is '1,5': decimal commas are not read. Write points"),
+        ('a,y\n"-1.000,5e3",3\n', "column 'a', row 1 is '-1.000,5e3': decimal commas are not read. Write points"),
+        ("a,y\n1,2\n1_000,3\n", "column 'a', row 2 is '1_000', which is not read as a number. .*e.g. 1000"),
+        ("a,y\n１２,3\n", "column 'a', row 1 is '１２', which is not read as a number. .*e.g. 12"),
+        ("a,y\n1,1_0\n", "column 'y', row 1 is '1_0', which is not read as a number. .*e.g. 10"),
+        ("a,y\n1,\"2,5\"\n", "column 'y', row 1 is '2,5': decimal commas are not read. Write points"),
+        ("a,y\n\x1f1,2\n", r"column 'a', row 1 is '\\x1f1', not a number"),
+    ],
+)  # fmt: skip
+def test_a_number_is_read_as_everybody_writes_it_or_refused_with_its_place(tmp_path, table, says):
+    (tmp_path / "a.csv").write_text(table, encoding="utf-8")
+    with pytest.raises(InvalidInput, match=says):
+        numeric_target(read_site(tmp_path / "a.csv", "y"), "y")
+
+
+def test_numbers_in_every_plain_spelling_are_read(tmp_path):
+    words = ["1", "+1.5", "-.5", "2.", "1e3", "1E-3", " 7 ", "\xa08", "0" * 5000 + "9"]
+    (tmp_path / "a.csv").write_text("a,y\n" + "".join(f"{word},0\n" for word in words), encoding="utf-8")
+    assert read_site(tmp_path / "a.csv", "y").features[:, 0].tolist() == [1, 1.5, -0.5, 2, 1000, 1e-3, 7, 8, 9]
+
+
+def test_classes_that_only_python_takes_for_numbers_stay_apart(tmp_path):
+    (tmp_path / "a.csv").write_text("a,y\n1,1_0\n2,10\n3,10.0\n", encoding="utf-8")
+    assert classes_here(read_site(tmp_path / "a.csv", "y"), "y") == ["10", "1_0"]
+
+
+def test_truths_and_nulls_of_a_parquet_file_are_numbers_and_missing(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"a": [True, False], "y": [1.0, 2.0]}), tmp_path / "a.parquet")
+    assert read_site(tmp_path / "a.parquet", "y").features.tolist() == [[1], [0]]
+    pq.write_table(pa.table({"a": [1, None], "y": [1.0, 2.0]}), tmp_path / "a.parquet")
+    with pytest.raises(InvalidInput, match="column 'a', row 2 is missing"):
+        read_site(tmp_path / "a.parquet", "y")
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".csv", "x\0.csv"])
+def test_a_name_that_no_table_can_have_is_refused(tmp_path, name):
+    with pytest.raises(InvalidInput, match="no file '"):
+        read_site(tmp_path / name, "y")
+
+
+def test_an_archive_is_not_unpacked_beyond_memory(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", X=np.zeros((10**5, 100)), y=np.zeros(10**5))
+    monkeypatch.setattr("milodo.memory.free_memory", lambda: 10**7)
+    with pytest.raises(InvalidInput, match="unpacked, would need 80.8 MB of memory, but this machine has 10 MB free"):
+        read_site(tmp_path / "a.npz", "y")

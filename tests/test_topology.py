@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 
 from milodo.errors import InvalidInput
-from milodo.topology import Topology, topology
+from milodo.topology import Topology, contraction, topology, weights
 
 
 @pytest.mark.parametrize(
@@ -200,3 +200,47 @@ def test_a_directed_graphml_file_is_refused(tmp_path):
     nx.write_graphml(nx.DiGraph([(0, 1)]), tmp_path / "a.graphml")
     with pytest.raises(InvalidInput, match=r"a\.graphml: the graph is directed"):
         topology(tmp_path / "a.graphml")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
+    file = tmp_path / "links.txt"
+    file.write_text("0 1\n1 2\n2 0\n", encoding="utf-8-sig")
+    assert topology(file) == topology("ring(3)")
+
+
+def test_two_spellings_of_a_number_are_two_names(tmp_path):
+    file = tmp_path / "links.txt"
+    file.write_text("1 01\n01 2\n", encoding="utf-8")
+    assert Topology.from_file(file).labels == ("01", "1", "2")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "y/" + "x" * 300, "x\0y", "x\0/y.txt", f"ring({'0' * 200}5)", "\ud800"])
+def test_a_name_that_no_file_can_have_is_refused_in_one_short_sentence(name):
+    with pytest.raises(InvalidInput, match="cannot read the topology|no graph file") as error:
+        topology(name)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("name", ["exponential(2.5)", "star(2.5)", "tree(nan)", "hypercube(0.5)", "erdos_renyi(4.5,0.5)"])
+def test_half_a_node_is_refused(name):
+    with pytest.raises(InvalidInput, match="wrong arguments. Write it like"):
+        topology(name)
+
+
+@pytest.mark.parametrize("name", ["complete(100000)", "regular(100000,5000)", "erdos_renyi(50000,0.5)", "erdos_renyi(50000,0.001)"])
+def test_more_links_than_fit_are_refused_before_they_are_made(name, monkeypatch):
+    def build(*args, **kwargs):
+        raise AssertionError(f"{name} was about to be built")
+
+    for builder in ("complete_graph", "random_regular_graph", "gnp_random_graph"):
+        monkeypatch.setattr(f"milodo.topology.families.nx.{builder}", build)
+    with pytest.raises(InvalidInput, match="more than 2000000 links|more than 200000000 pairs"):
+        topology(name)
+
+
+@pytest.mark.parametrize("rule", ["metropolis", "fastest"])
+def test_a_matrix_that_cannot_fit_is_refused_before_it_is_made(rule, monkeypatch):
+    monkeypatch.setattr("milodo.memory.free_memory", lambda: 10**9)
+    graph = topology("ring(40000)")
+    with pytest.raises(InvalidInput, match=r"ring\(40000\) would need .* of memory, but this machine has 1 GB free"):
+        contraction(graph, weights(graph, rule))

@@ -62,9 +62,14 @@ class AcceleratedED(Algorithm):
         return self.K
 
     @classmethod
-    def safe(cls, L: float, net: Network) -> Self:
-        """γ = 1.2/L, and the lowest K with θ <= 0.8. Any γ <= 1.28/L is stable for quadratic f and r = 0; the rest is tested."""
-        return cls(gamma=1.2 / L, K=Polynomial.enough(net, 0.8).K)
+    def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
+        """γ = 0.95 / max(L̄/1.28, θL/(0.28 + θ)) with L̄ the mean of the L_i, 1.2/L without it; the lowest K with θ <= 0.8.
+
+        Any γ <= 1.28/L is stable for quadratic f and r = 0, and more where mixing levels uneven curvatures; the rest is tested.
+        """
+        A = Polynomial.enough(net, 0.8)
+        theta = A.contraction
+        return cls(gamma=1.2 / L if mean is None else 0.95 / max(mean / 1.28, theta * L / (0.28 + theta)), K=A.K)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         zero = torch.zeros_like(x0[..., :1])

@@ -51,6 +51,8 @@ class Algorithm(ABC):
     """Whether its only fixed point is the optimum."""
     space: ClassVar[Space]
     """What tuning searches."""
+    needs: ClassVar[str] = ""
+    """What it asks of the network beyond links that work now and then."""
     State: ClassVar[type[tuple[Any, ...]]]
     """A NamedTuple, the iterate x first."""
     longest: int | None = None
@@ -79,8 +81,9 @@ class Algorithm(ABC):
         """The next state."""
 
     @classmethod
-    def safe(cls, L: float, net: Network) -> Self:
-        """With parameters that converge on this network without tuning; L is the largest Lipschitz constant of a node."""
+    def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
+        """With parameters that converge on this network without tuning; L is the largest Lipschitz constant of a node, `mean` the
+        mean of all of them, if that is known."""
         raise InvalidInput(f"{cls.label} does not say which parameters are safe. Give all of them, or tune it.")
 
     def at(self, nodes: Sequence[int]) -> Self:

@@ -49,7 +49,7 @@ class DAPG(Algorithm):
         return 3 * self.K
 
     @classmethod
-    def safe(cls, L: float, net: Network) -> Self:
+    def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """η = 1/2L, α = 0.1, and as many rounds as FastMix needs to leave less than a third of disagreement."""
         return cls(eta=0.5 / L, alpha=0.1, K=enough_rounds(net))
 

@@ -51,7 +51,7 @@ class ODAPG(Algorithm):
         return 3 * self.K
 
     @classmethod
-    def safe(cls, L: float, net: Network) -> Self:
+    def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """τ = 0.1, η = 1/2τL, and as many rounds as FastMix needs to leave less than a third of disagreement."""
         return cls(eta=5 / L, tau=0.1, K=enough_rounds(net))
 

@@ -36,7 +36,7 @@ class PrimalDual(Algorithm):
     State = State
 
     @classmethod
-    def safe(cls, L: float, net: Network) -> Self:
+    def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """A primal step γ/n <= 1/2L; and 2γ²/n λ <= 1/4, with λ <= 2 (largest degree) the largest eigenvalue of the Laplacian."""
         n, degree = net.topology.n, max(1, *net.topology.degrees)
         return cls(gamma=min(n / (2 * L), math.sqrt(n / (16 * degree))))

@@ -46,7 +46,7 @@ class ProxATC(Algorithm):
     State = State
 
     @classmethod
-    def safe(cls, L: float, net: Network) -> Self:
+    def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """γ = (1 + λ_min(W))/2L, at most 1/2L (tested on many graphs, proven for none).
 
         In a coordinate that r holds at a kink z rests and ỹ⁺ = (2W - W²) ỹ: along an eigenvalue of W below 1 - √2 it grows,

@@ -31,7 +31,7 @@ class ProxDGD(Algorithm):
     State = XState
 
     @classmethod
-    def safe(cls, L: float, net: Network) -> Self:
+    def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """γ = 1/L: a gradient step, W and prox bring no two points further apart. (Where it ends is not the optimum.)"""
         return cls(gamma=1 / L)
 

@@ -38,7 +38,7 @@ class ProxED(Algorithm):
     State = State
 
     @classmethod
-    def safe(cls, L: float, net: Network) -> Self:
+    def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """γ = 1/L; it converges for γ < 2/L on every graph (Li et al. 2019)."""
         return cls(gamma=1 / L)
 

@@ -59,6 +59,7 @@ class TreeAPG(Algorithm):
     label: ClassVar[str] = "Tree-APG"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {}
+    needs: ClassVar[str] = "links that hold (a lost message breaks a sum) and a spanning tree; its rounds grow with the diameter"
     rounds: ClassVar[int | None] = None
     State = State
 
@@ -69,7 +70,7 @@ class TreeAPG(Algorithm):
         return 2 * (net.topology.n - 1) * (d + 3)
 
     @classmethod
-    def safe(cls, L: float, net: Network) -> Self:
+    def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """It finds its step by itself."""
         return cls()
 

@@ -166,9 +166,10 @@ class Benchmark:
             run["methods"][method.key] = {
                 "label": algorithm.label + (f" ({method.remark})" if method.remark else ""),
                 "parameters": parameters,
-                "how": "learned" if method.learned else method.use,
+                "how": "learned" if method.learned else method.use if METHODS[method.name].space else "nothing",
                 "rounds_per_iteration": algorithm.rounds_on(self.net),
                 "exact": algorithm.exact,
+                "needs": algorithm.needs,
                 **({"weights": weights} if weights else {}),
             }
             if report is not None:
@@ -216,6 +217,8 @@ class Benchmark:
         """Parameters of a method and, if any of them was searched, how."""
         if method.use == "given":
             return dict(method.parameters), None
+        if method.use == "safe":
+            return self._safe(METHODS[method.name]), None
         cls, table = METHODS[method.name], self.experiment.tuning
         fixed: Parameters = dict(published(method.name, self.family.name)) if method.use == "published" else {}
         if set(fixed) >= set(cls.space):
@@ -258,6 +261,13 @@ class Benchmark:
             self.progress(task, 1.0, _brief(result["best"]) if result["score"] is not None else "every candidate diverged")
         report = {**table.model_dump(mode="json"), "seeds": seeds, "fixed": fixed, "cached": cached, **result}
         return dict(result["best"]), report
+
+    def _safe(self, method: type[Algorithm]) -> Parameters:
+        """Parameters the method derives itself, from the largest curvature of any node of the instances it will run on."""
+        chunks = (self.family.sample(self._seeds(chunk), device=self.experiment.run.device) for chunk in self._chunks())
+        L = torch.cat([problem.lipschitz() for problem in chunks])  # [instances, n]
+        chosen = method.safe(float(L.max()), self.net, float(L.mean(-1).max()))
+        return {name: getattr(chosen, name) for name in method.space}
 
     def _tuning_optimum(self, problem: Problem) -> torch.Tensor:
         found = self._certify(problem, "tuning instances")

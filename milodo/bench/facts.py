@@ -71,6 +71,7 @@ METHOD = {
     "label": text,
     "parameters": parameters,
     "how": text,
+    "needs": text,
     "rounds_per_iteration": count,
     "exact": flag,
     "weights": {"name": text, "sha256": text, "trained_on": text},

@@ -22,7 +22,7 @@ from milodo.cli.tables import optimizers_table, race_tables, topology_table, tun
 from milodo.cli.terminal import Terminal, as_written, end, print_whatever_comes
 from milodo.config import Experiment, find_experiment, load_experiment
 from milodo.errors import InvalidInput
-from milodo.files import locked
+from milodo.files import is_file, is_folder, locked
 from milodo.learned import LEARNED
 from milodo.learned.checkpoint import find_optimizer, read_card, shipped
 from milodo.process import keep_freed_memory, silence_torch
@@ -77,7 +77,7 @@ def main(
 
 @app.command()
 def demo(seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None, threads: Threads = None) -> None:
-    """The main job in two minutes: tune six methods, race them and a learned one on 32 unseen problems, and draw the picture.
+    """The main job in two minutes: tune six methods, race them with two that need none and a learned one, and draw the picture.
 
     The first run tunes; later ones find the tuning in the cache and take about half the time.
     """
@@ -196,7 +196,7 @@ def report(
         run = merge_runs([run, *others], out or Path("runs") / "-and-".join(path.name for path in (run, *others)))
     elif out is not None:
         raise InvalidInput("--out is for a report of several runs; one run's report goes into its own folder.")
-    if (run / "training.csv").is_file():
+    if is_file(run / "training.csv"):
         with drawing(run):
             curve = draw_training(run)
         say(console, f"The curve of the training is in {curve}.")
@@ -218,7 +218,7 @@ def show_topology(
     graph = topology(name)
     path = Path("".join(c if c.isalnum() else "-" for c in Path(graph.name).stem).strip("-") + ".png")
     if out is not None:
-        path = out / path if out.is_dir() else out
+        path = out / path if is_folder(out) else out
     if path.suffix not in PICTURES:
         raise InvalidInput(f"cannot draw to {str(path)!r}. Give a name that ends in {', '.join(PICTURES)}.")
     with console.status("mixing and drawing"), writing_to(path):

@@ -219,7 +219,7 @@ def solve(
     method: Method = None,
     chosen: Set = None,
     optimizer: Optimizer = None,
-    tolerance: Tolerance = 1e-10,
+    tolerance: Tolerance = 1e-8,
     iterations: Iterations = 200_000,
     out: Annotated[Path, typer.Option(help="Where fit.json and coefficients.csv go.")] = Path("runs/fit"),
 ) -> None:
@@ -253,7 +253,7 @@ def node(
     method: Method = None,
     chosen: Set = None,
     optimizer: Optimizer = None,
-    tolerance: Tolerance = 1e-10,
+    tolerance: Tolerance = 1e-8,
     iterations: Iterations = 200_000,
     out: Annotated[Path, typer.Option(help="Where node 0 writes fit.json and coefficients.csv.")] = Path("runs/fit"),
     snapshot_every: SnapshotEvery = None,

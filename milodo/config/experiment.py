@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from milodo.algorithms import METHODS
 from milodo.algorithms.published import published
 from milodo.config.tables import MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
 from milodo.config.training import TrainingTable
@@ -55,6 +56,10 @@ class Experiment(Table):
             weights(graph, "third")
         if graph.n != family.n:
             raise ValueError(f"the topology {graph} has {graph.n} nodes, but [problem] says n = {family.n}. Change one of them.")
+        for method in self.methods:
+            needs = METHODS[method.name].needs if method.name in METHODS else ""
+            if needs and (self.network.outage or self.network.messages.startswith("top-")):
+                raise ValueError(f"{method.name} needs {needs}. Remove outage or top-k messages from [network], or the method.")
         keys = [method.key for method in self.methods]
         for key in keys:
             if keys.count(key) > 1:

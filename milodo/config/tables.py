@@ -128,7 +128,8 @@ class MethodTable(Table):
     name: str
     label: str | None = None
     """Told apart by this when one method races several times."""
-    use: Literal["tuned", "published", "given"] = "tuned"
+    use: Literal["tuned", "published", "given", "safe"] = "tuned"
+    """'safe' are parameters that need no tuning: those the method itself derives from curvature and graph."""
     parameters: dict[str, int | float] = {}
     """With use = 'given'."""
     weights: str | None = None

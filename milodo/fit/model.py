@@ -19,7 +19,7 @@ from milodo.fit.task import Task
 from milodo.learned.checkpoint import load_optimizer
 from milodo.memory import amount
 from milodo.network import Network, Observer
-from milodo.network.consensus import maximum
+from milodo.network.consensus import average, maximum
 from milodo.problems.linear import LinearModel
 from milodo.problems.logistic import LogisticRegression
 from milodo.solve import Keeper, Off, Status, Stop, Units, mean_point, off_by, solve
@@ -27,7 +27,7 @@ from milodo.types import NodeTensor, Point
 
 LARGEST = 1 << 30
 """Bytes of moments that are still summed: a site holds a matrix of twice that."""
-LOOKS = {"sums": 10, "gossip": 50}
+LOOKS = {"sums": 10, "gossip": 20}
 """Iterations between two looks at the stopping rule, which costs about what an iteration does."""
 
 
@@ -90,17 +90,17 @@ def fit_model(
     units, x, done, status = Units.of(problem, observer), _start(problem, scaled), 0, Status.RUNNING
     watch = Separation(problem, observer) if _may_be_unbounded(problem, task) else None
 
-    def enough(k: int, point: Point) -> bool:
+    def off_at(k: int, point: Point) -> float:
         if watch:
             watch.check(point)
         off = float(off_by(problem, problem.everywhere(point), observer, units).worst)
         if progress:
             progress(k, off)
-        return off <= task.tolerance
+        return off
 
     if plan.algorithm is None:
-        point, done = Newton(problem, total, net.topology.n).run(x[0], enough)
-        x, status = problem.everywhere(point).clone(), Status.CONVERGED if enough(done, point) else Status.RUNNING
+        point, left, done = Newton(problem, total, net.topology.n).run(x[0], off_at, task.tolerance)
+        x, status = problem.everywhere(point).clone(), Status.CONVERGED if left <= task.tolerance else Status.RUNNING
     if status is Status.RUNNING:
         # Moments of columns that are almost the same lose digits: then gradients of the data themselves go on from there.
         method = plan.algorithm or TreeAPG()
@@ -134,7 +134,8 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
         return _as_asked(task, problem, net)
     d, height = problem.d - task.intercept, net.topology.tree.height
     if task.links == "lossy":
-        method = AcceleratedED.safe(_largest(problem, net), net)
+        L = problem.lipschitz().unsqueeze(-1)
+        method = AcceleratedED.safe(float(maximum(net, L).max()), net, float(average(net, L).max()))
         why = f"{method.label}, because links may lose messages: gossip goes on without them, and needs no tuning here"
         return Plan(method.label, f"{why} ({_brief(_own(method))})", _each(method, d, net), method, _own(method))
     held = 8 * newton.numbers(problem.d)

@@ -10,6 +10,7 @@ answer. What rounding leaves is mended by sums of gradients alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from milodo.fit.pooled import Total
-from milodo.problems import LeastSquares, Regularizer, optimum
+from milodo.problems import LeastSquares, Regularizer, Zero
 from milodo.problems.linear import LinearModel
 from milodo.problems.regularizers import Sparing
 from milodo.types import Point
@@ -27,8 +28,12 @@ WORTH = {"squared": 100, "logistic": 50}
 one of the latter for the squared loss, and about ten for logistic regression."""
 LENGTHS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 """α that are tried; values of all of them travel in one short message."""
-MOST = 60
-"""Iterations before the method gives up."""
+MOST, PATIENCE, GAIN = 60, 6, 0.9
+"""Iterations before the method gives up, and iterations in a row in which it comes no tenth nearer."""
+SIGNS = 20
+"""Sets of signs that are looked at, at most, for each unknown."""
+FALLS, FAR = 1e-10, 1e6
+"""From which part of all slopes on one along which nothing bends counts; and how far to look along it for a sign that changes."""
 
 
 def numbers(d: int) -> int:
@@ -50,9 +55,9 @@ class Newton:
     n: int
 
     @torch.no_grad()
-    def run(self, x: Point, enough: Callable[[int, Point], bool]) -> tuple[Point, int]:
-        """Until `enough(k, x)`, or until a step no longer helps: the last point and how many iterations it took."""
-        H = None
+    def run(self, x: Point, off: Callable[[int, Point], float], tolerance: float) -> tuple[Point, float, int]:
+        """Until off(k, x) <= tolerance, or until steps no longer help: the best point, how far off it is, and k."""
+        H, best, where, found = None, math.inf, x, 0
         for k in range(1, MOST + 1):
             if H is None or not isinstance(self.problem, LeastSquares):
                 H, g = self._moments(x)
@@ -60,9 +65,12 @@ class Newton:
                 g = self._mean(self.problem.grad(self.problem.everywhere(x)))
             aim = minimise(H, g, x, self.problem.reg)
             before, x = x, self._towards(x, aim)
-            if torch.equal(before, x) or enough(k, x):
-                return x, k
-        return x, MOST
+            now = off(k, x)
+            found = k if now < GAIN * best else found
+            best, where = min((best, where), (now, x), key=lambda pair: pair[0])
+            if best <= tolerance or torch.equal(before, x) or k - found >= PATIENCE:
+                return where, best, k
+        return where, best, MOST
 
     def _mean(self, own: Tensor) -> Tensor:
         return self.total(own)[0] / self.n
@@ -94,19 +102,64 @@ class Newton:
 
 
 def minimise(H: Tensor, g: Tensor, x: Point, reg: Regularizer) -> Point:
-    """argmin_z ⟨g, z - x⟩ + ½ (z - x)ᵀ H (z - x) + r(z); an intercept, which r spares, is eliminated first."""
-    if not isinstance(reg, Sparing):
-        return optimum(as_least_squares(H, H @ x - g, reg)).x
-    h, h00, g0 = H[:-1, -1], H[-1, -1].clamp(min=torch.finfo(H.dtype).tiny), g[-1]
-    z = minimise(H[:-1, :-1] - torch.outer(h, h) / h00, g[:-1] - h * g0 / h00, x[:-1], reg.reg)
-    return torch.cat((z, (x[-1] - (g0 + h @ (z - x[:-1])) / h00).reshape(1)))
+    """argmin_z ⟨g, z - x⟩ + ½ (z - x)ᵀ H (z - x) + r(z) for r = Σ w_l |z_l|; an intercept, which r spares, is eliminated."""
+    if isinstance(reg, Sparing):
+        h, h00, g0 = H[:-1, -1], H[-1, -1].clamp(min=torch.finfo(H.dtype).tiny), g[-1]
+        z = minimise(H[:-1, :-1] - torch.outer(h, h) / h00, g[:-1] - h * g0 / h00, x[:-1], reg.reg)
+        return torch.cat((z, (x[-1] - (g0 + h @ (z - x[:-1])) / h00).reshape(1)))
+    w = reg.slope(torch.ones_like(x)) if not isinstance(reg, Zero) else torch.zeros_like(x)
+    return sparse_quadratic(H, H @ x - g, w, x)
 
 
-def as_least_squares(H: Tensor, c: Tensor, reg: Regularizer) -> LeastSquares:
-    """½ zᵀHz - cᵀz + r(z), up to a constant, as 1/(2d) ‖Bz - b‖² + r(z) with B = √d Λ^½ Qᵀ for H = QΛQᵀ."""
-    d = len(c)
+def sparse_quadratic(H: Tensor, c: Tensor, w: Tensor, z: Tensor) -> Tensor:
+    """argmin_z ½ zᵀHz - cᵀz + Σ w_l |z_l| by a search over signs (Lee et al. 2007), exact however alike columns are.
+
+    With the signs θ of the active coordinates fixed, the minimum solves H_AA z_A = c_A - w_A θ_A. On the way there the objective
+    falls until the first coordinate changes its sign, and perhaps further: the best of the points where one does is taken.
+    """
+    z, theta = z.clone(), torch.where(w > 0, z.sign(), 1.0)  # without a penalty a coordinate is active, whatever its sign
+    rounding = 1e-14 * float((H.abs() @ z.abs() + c.abs() + w).max())
+    let_in = torch.zeros(len(c), dtype=torch.long)
+
+    def value(point: Tensor) -> float:
+        return float(point @ (H @ point) / 2 - c @ point + (w * point.abs()).sum())
+
+    for _ in range(SIGNS * len(c)):
+        aim = _aim(H, c - w * theta, z, theta != 0)
+        turned = (theta != 0) & (w > 0) & (aim * theta < 0)
+        if bool(turned.any()):
+            points = [aim] if bool(torch.isfinite(aim).all()) else []
+            for j in torch.nonzero(turned).flatten().tolist():
+                point = z + z[j] / (z[j] - aim[j]) * (aim - z) if z[j] != 0 else z.clone()
+                point[j] = 0.0
+                points.append(point)
+            z = min(points, key=value)
+            theta = torch.where(w > 0, z.sign(), theta)
+            continue
+        z = aim
+        slope = H @ z - c
+        excess = torch.where((theta == 0) & (let_in < SIGNS), slope.abs() - w, 0.0)
+        worst = int(excess.argmax())
+        if float(excess[worst]) <= rounding:
+            return z
+        theta[worst] = -slope[worst].sign()
+        let_in[worst] += 1
+    return z
+
+
+def _aim(H: Tensor, right: Tensor, z: Tensor, active: Tensor) -> Tensor:
+    """z with its active coordinates where ½ zᵀHz - rightᵀz is least; far along a direction in which it falls for ever, if any."""
+    aim = z.clone()
+    if not bool(active.any()):
+        return aim
+    H, right, here = H[active][:, active], right[active], z[active]
     values, vectors = torch.linalg.eigh(H)
-    known = values > d * torch.finfo(H.dtype).eps * values[-1].clamp(min=0)
-    root = torch.where(known, values, 0.0).sqrt()
-    b = torch.where(known, (vectors.mT @ c) / torch.where(known, root, 1.0), 0.0)
-    return LeastSquares((d**0.5 * root.unsqueeze(-1) * vectors.mT).unsqueeze(0), (d**0.5 * b).unsqueeze(0), reg)
+    known = values > len(right) * torch.finfo(H.dtype).eps * values[-1].clamp(min=0)
+    lacking = vectors.mT @ (right - H @ here)  # along the eigenvectors
+    free = torch.where(known, 0.0, lacking)
+    if float(free.abs().max()) > FALLS * float(right.abs().max()):
+        downhill = vectors @ free
+        aim[active] = here + FAR * (float(here.abs().max()) or 1.0) * downhill / downhill.abs().max()
+    else:
+        aim[active] = here + vectors @ torch.where(known, lacking / torch.where(known, values, 1.0), 0.0)
+    return aim

@@ -31,7 +31,7 @@ class Task:
     parameters: dict[str, float] = field(default_factory=dict)
     optimizer: str | None = None
     """Weights of a learned method."""
-    tolerance: float = 1e-10
+    tolerance: float = 1e-8
     """Relative, as `Stop` has it."""
     iterations: int = 200_000
 

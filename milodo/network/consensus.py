@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from milodo.network.base import Network
 from milodo.types import NodeTensor
 
@@ -11,24 +13,48 @@ ROUNDING = 1e-17
 """By how much disagreement shrinks in `average`: to rounding."""
 
 
+GROWTH = 10.0
+"""By how much rounding may grow on the way of an exact average."""
+
+
+def exact_steps(net: Network) -> list[float] | None:
+    """Eigenvalues λ of I - W, each once, in an order in which Π (1 - M/λ) stays small on the way; None if there is none."""
+    left = [float(value) for k, value in enumerate(net.eigenvalues) if k == 0 or value - net.eigenvalues[k - 1] > 1e-9]
+    order, product, largest = list[float](), np.ones(len(left)), 1.0
+    values = np.array(left)
+    while left:
+        best = max(left, key=lambda value: (product[values == value].item(), value))  # what is largest is removed next
+        left.remove(best)
+        order.append(best)
+        product = np.abs(product * (1 - values / best))
+        largest = max(largest, float(product.max(initial=0.0)))
+    return order if largest <= GROWTH else None
+
+
 def average_rounds(net: Network) -> int:
     """Rounds after which `average` is at rounding."""
     if net.topology.n == 1:
         return 0
-    if net.contraction < ROUNDING:
-        return 1
     rate = net.contraction / (1 + math.sqrt(1 - net.contraction**2))
-    return max(1, math.ceil(math.log(ROUNDING / 2) / math.log(rate)))
+    chebyshev = max(1, math.ceil(math.log(ROUNDING / 2) / math.log(rate))) if net.contraction > ROUNDING else 1
+    steps = exact_steps(net)
+    return chebyshev if steps is None else min(chebyshev, len(steps))
 
 
 def average(net: Network, x: NodeTensor) -> NodeTensor:
     """(1/n) Σ_j x_j at every node, to rounding.
 
-    Chebyshev's iteration on the mixing weights, whose contraction λ every node knows: x^{k+1} = ω_k (W x^k - x^{k-1}) + x^{k-1}
-    with ω_1 = 1, ω_2 = 1 / (1 - λ²/2), ω_{k+1} = 1 / (1 - λ² ω_k / 4).
+    Where I - W has few eigenvalues λ, one round x - lap(x)/λ for each of them is exact. Else Chebyshev's iteration on the mixing
+    weights, whose contraction every node knows: x^{k+1} = ω_k (W x^k - x^{k-1}) + x^{k-1} with ω_1 = 1, ω_2 = 1 / (1 - λ²/2),
+    ω_{k+1} = 1 / (1 - λ² ω_k / 4).
     """
+    rounds, steps = average_rounds(net), exact_steps(net)
+    if steps is not None and len(steps) == rounds:
+        for value in steps:
+            x = x - net.lap(x) / value
+        return x
     before, omega = x, 1.0
-    for k in range(average_rounds(net)):
+    for k in range(rounds):
         mixed = net.mix(x)
         if k > 0:
             omega = 1 / (1 - net.contraction**2 / 2) if k == 1 else 1 / (1 - net.contraction**2 * omega / 4)

@@ -8,8 +8,10 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 
+from milodo.errors import shortened
 from milodo.files import read_versioned_json
 from milodo.report.figures import INK, RC, new_figure, save_figure
+from milodo.report.run import as_dict
 from milodo.training.log import Row, read_rows
 from milodo.training.trainer import FORMAT
 
@@ -20,7 +22,8 @@ def draw_training(folder: str | Path) -> Path:
     """training.png (and .svg) in the folder: the meta-loss of every batch above, the validation score below."""
     folder = Path(folder)
     rows = read_rows(folder / "training.csv")
-    name = read_versioned_json(folder / "training.json", FORMAT).get("config", {}).get("name", folder.name)
+    config = as_dict(read_versioned_json(folder / "training.json", FORMAT).get("config"))
+    name = shortened(config.get("name") or folder.name)
     with matplotlib.rc_context(RC):
         figure = new_figure(7.6, 5.8)
         above, below = figure.subplots(2, 1, sharex=True)

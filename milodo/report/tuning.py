@@ -13,6 +13,8 @@ HOW = {
     "published": "published in the paper",
     "given": "given in the experiment",
     "learned": "learned in training",
+    "safe": "derived by the method from curvature and graph",
+    "nothing": "nothing to choose",
 }
 
 
@@ -33,7 +35,7 @@ def settings(run: Run) -> list[dict[str, Any]]:
                 "parameters": [weights] if weights else words.parameters(about.get("parameters")),
                 "how": HOW.get(how, how or "–") + (", the rest tuned here" if partly else ""),
                 "search": _search(chosen, run.tuned_elsewhere),
-                "notes": _notes(chosen),
+                "notes": "; ".join(filter(None, (_notes(chosen), _needs(about.get("needs"))))),
                 "rounds": words.value(rounds) if rounds is not None else "–",
                 "exact": {True: "the optimum", False: "near the optimum"}.get(about.get("exact"), "–"),  # type: ignore[arg-type]
             }
@@ -51,6 +53,10 @@ def _search(tuning: dict[str, Any], elsewhere: bool) -> str:
     if isinstance(tuning.get("iterations"), int):
         said.append(f"within {tuning['iterations']:,} iterations")
     return " ".join(said)
+
+
+def _needs(needs: Any) -> str:
+    return f"needs {needs}" if isinstance(needs, str) and needs else ""
 
 
 def _notes(tuning: dict[str, Any]) -> str:

@@ -65,7 +65,7 @@ class Topology:
         try:
             pairs = [(a, b) for a, b in edges]
             graph = nx.Graph(pairs)
-        except (TypeError, ValueError) as error:  # not a list, not pairs, None or a list in the place of a node
+        except (TypeError, ValueError, nx.NetworkXError) as error:  # not a list, not pairs, None or a list in the place of a node
             raise InvalidInput(
                 f"{name}: {quoted(edges)} is not a list of edges. Give pairs of nodes, such as [(0, 1), (1, 2)]."
             ) from error
@@ -82,7 +82,7 @@ class Topology:
         if path.suffix == ".graphml":
             try:
                 return cls.from_graph(_numbered(nx.read_graphml(path)), path.name)
-            except (nx.NetworkXError, SyntaxError, KeyError, ValueError) as error:
+            except (nx.NetworkXException, SyntaxError, LookupError, ValueError) as error:
                 if isinstance(error, InvalidInput):
                     raise
                 raise InvalidInput(f"{path}: not a readable GraphML file ({shortened(error)}).") from error

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from milodo.errors import InvalidInput
-from milodo.files import atomic
+from milodo.errors import LARGEST, InvalidInput, shortened, whole
+from milodo.files import atomic, is_file
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,14 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """Of training.csv; a last line that was cut off by a kill is dropped."""
-    kinds = {"update": int, "stage": int, "epoch": int, "remark": str}
-    if not path.is_file():
+    kinds = {"update": _count, "stage": _count, "epoch": _count, "remark": str}
+    if not is_file(path):
         raise InvalidInput(f"no {path.name} in {str(path.parent)!r}: nothing was trained there.")
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"{path}: cannot be read ({shortened(error)}). The file was damaged; train again.") from error
     rows = []
     for number, line in enumerate(lines):
         try:
@@ -82,8 +85,12 @@ def read_rows(path: Path) -> list[Row]:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if number == len(lines) - 1:
                 break
-            raise InvalidInput(f"{path}, line {number + 2}: not a row of a training ({error}).") from error
+            raise InvalidInput(f"{path}, line {number + 2}: not a row of a training ({shortened(error)}).") from error
     return rows
+
+
+def _count(word: str) -> int:
+    return whole("what is counted", int(word), most=LARGEST)
 
 
 def _number(word: str) -> float:

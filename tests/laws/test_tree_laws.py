@@ -122,7 +122,7 @@ def test_safe_parameters_converge_on_every_graph_or_say_that_none_do(name, graph
     uneven = LeastSquares(even.A * scale.unsqueeze(-1), even.b * scale, even.reg)
     for problem in (even, uneven, Logistic(net.n, 4, 10, 0.1).sample([1])):
         try:
-            method = METHODS[name].safe(float(problem.lipschitz().max()), net)
+            method = METHODS[name].safe(float(problem.lipschitz().max()), net, float(problem.lipschitz().mean()))
         except InvalidInput as error:
             assert name == "prox-atc" and "below 1 - √2" in str(error)
             small = ProxATC(gamma=0.1 / float(even.lipschitz().max()))  # ... and so it is: it never comes to rest

@@ -1,0 +1,57 @@
+"""Parameters that need no tuning, in an experiment."""
+
+from __future__ import annotations
+
+import pytest
+
+from milodo.bench.benchmark import Benchmark
+from milodo.bench.records import read_json, read_records
+from milodo.config import load_experiment
+from milodo.errors import InvalidInput
+from milodo.network import StackedNetwork
+from milodo.report.run import Run
+from milodo.report.tuning import settings
+
+TEXT = """
+[problem]
+family = "lasso"
+n = 5
+d = 8
+N = 20
+[network]
+topology = "ring(5)"
+{network}
+[run]
+iterations = 200
+instances = 3
+[[methods]]
+name = "accelerated-ed"
+use = "safe"
+[[methods]]
+name = "tree-apg"
+"""
+
+
+def test_methods_that_need_no_tuning_are_not_tuned_and_the_report_says_what_they_need(tmp_path):
+    (tmp_path / "safe.toml").write_text(TEXT.format(network=""))
+    experiment = load_experiment(tmp_path / "safe.toml")
+    folder = Benchmark(experiment, tmp_path / "run").run()
+    run = read_json(folder / "run.json")
+    assert run["tuning"] == {}
+    L = float(experiment.problem.build().sample(Benchmark(experiment, folder)._seeds((0, 3))).lipschitz().max())
+    chosen = run["methods"]["accelerated-ed (safe)"]["parameters"]
+    assert chosen["gamma"] == pytest.approx(1.2 / L) and chosen["K"] == 1
+    net = StackedNetwork("ring(5)")
+    assert run["methods"]["tree-apg"]["rounds_per_iteration"] == 2 * net.topology.tree.height
+    last = {row.method: row for row in read_records(folder / "records.csv")}
+    assert all(row.gap < 1e-6 for row in last.values())
+    rows = {row["label"]: row for row in settings(Run(folder))}
+    assert "links that hold" in rows["Tree-APG"]["notes"] and rows["Tree-APG"]["how"] == "nothing to choose"
+    assert "derived by the method" in rows["Accelerated-ED (safe)"]["how"]
+
+
+@pytest.mark.parametrize("network", ["outage = 0.1", 'messages = "top-10%"'])
+def test_sums_over_a_tree_are_refused_before_anything_runs_where_they_would_break(tmp_path, network):
+    (tmp_path / "lossy.toml").write_text(TEXT.format(network=network))
+    with pytest.raises(InvalidInput, match="tree-apg needs links that hold"):
+        load_experiment(tmp_path / "lossy.toml")
