@@ -47,7 +47,9 @@ def california() -> tuple[np.ndarray, np.ndarray]:
 
 def problems() -> dict[str, tuple[np.ndarray, np.ndarray, str, float]]:
     """X, y, loss and l1."""
-    diabetes, wine, cancer = load_diabetes(scaled=False), load_wine(), load_breast_cancer()
+    diabetes: Any = load_diabetes(scaled=False)
+    wine: Any = load_wine()
+    cancer: Any = load_breast_cancer()
     return {
         "diabetes": (diabetes.data, diabetes.target, "squared", 0.01),
         "wine": (wine.data, (wine.target == 0).astype(float), "logistic", 0.01),

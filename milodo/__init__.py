@@ -57,10 +57,10 @@ from milodo.topology import Topology
 __version__ = "0.1.0"
 
 __all__ = [
-    "DAPG", "L1", "LEARNED", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "CommonMixingNetwork", "CompressedNetwork",
-    "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares",
-    "Logistic", "LogisticRegression", "LossyNetwork", "MiLoDo", "Network", "NonNegative", "Observer", "PGExtra", "PrimalDual",
-    "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork", "StackedObserver",
-    "Status", "Stop", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded", "instance_seeds", "iterate", "load_optimizer",
-    "optimum", "save_optimizer", "solve",
+    "DAPG", "L1", "LEARNED", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "CommonMixingNetwork",
+    "CompressedNetwork", "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso",
+    "Learned", "LeastSquares", "Logistic", "LogisticRegression", "LossyNetwork", "MiLoDo", "Network", "NonNegative", "Observer",
+    "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork",
+    "StackedObserver", "Status", "Stop", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded", "instance_seeds",
+    "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip

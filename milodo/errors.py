@@ -26,8 +26,8 @@ def shortened(text: object, limit: int = QUOTE) -> str:
 def quoted(value: object, limit: int = QUOTE) -> str:
     """A value as Python writes it, without its middle if that is long."""
     if isinstance(value, str | bytes):  # of a text as long as a file only the ends are looked at
-        ends = value if len(value) <= 2 * limit else value[:limit] + value[-limit:]
-        return _without_middle(repr(ends), limit)
+        ends: Any = value
+        return _without_middle(repr(ends if len(ends) <= 2 * limit else ends[:limit] + ends[-limit:]), limit)
     try:
         return shortened(repr(value), limit)
     except (ValueError, RecursionError):  # a number of thousands of digits, lists within lists within lists

@@ -77,7 +77,9 @@ def read_versioned_json(path: Path, newest: int) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise InvalidInput(f"{path}: not written by milodo (no format number).")
     if content["format"] > newest:
-        raise InvalidInput(f"{path}: format {quoted(content['format'])} is newer than this milodo reads ({newest}). Update milodo.")
+        raise InvalidInput(
+            f"{path}: format {quoted(content['format'])} is newer than this milodo reads ({newest}). Update milodo."
+        )
     if not _is_sane(content, DEEPEST):
         raise InvalidInput(f"{path}: lists within lists more than {DEEPEST} deep, or text that is none. The file was damaged.")
     return content

@@ -106,7 +106,8 @@ class Stop:
     """Iterations between two looks at the tolerance and at divergence."""
 
     def __post_init__(self) -> None:
-        whole("steps", self.steps, least=1), whole("every", self.every, least=1)
+        whole("steps", self.steps, least=1)
+        whole("every", self.every, least=1)
         for name in ("seconds", "tolerance"):
             value = getattr(self, name)
             if value is not None and not (as_float(value) or 0) > 0:
@@ -273,4 +274,3 @@ def solve(
     assert state is not None
     objective = problem.objective(judged_point(state.x, problem, observer), observer)
     return Result(state.x, k, status, objective, consensus_error(state.x, observer), net.traffic - sent)
-

@@ -8,8 +8,25 @@ import torch
 
 import milodo
 from milodo import (
-    L1, BaseRules, Box, CustomProblem, ElasticNet, InvalidInput, Lasso, Logistic, LossyNetwork, LPGExtra, MiLoDo, NonNegative,
-    ProxED, StackedNetwork, Stop, Topology, degraded, instance_seeds, load_optimizer,
+    L1,
+    BaseRules,
+    Box,
+    CustomProblem,
+    ElasticNet,
+    InvalidInput,
+    Lasso,
+    Logistic,
+    LossyNetwork,
+    LPGExtra,
+    MiLoDo,
+    NonNegative,
+    ProxED,
+    StackedNetwork,
+    Stop,
+    Topology,
+    degraded,
+    instance_seeds,
+    load_optimizer,
 )  # fmt: skip
 from milodo.cli.main import run
 from milodo.errors import quoted, unknown
@@ -131,7 +148,16 @@ def test_a_name_longer_than_any_file_can_have_is_one_sentence(command, capsys, t
     assert not list(tmp_path.rglob("*.*"))
 
 
-ENDLESS = ("x" * 10**7, b"\xff" * 10**7, 10**4000, 10**9000, [[0] * 1000] * 1000, "\x00" * 90, {"a": "b" * 999}, np.ones((99, 99)))
+ENDLESS = (
+    "x" * 10**7,
+    b"\xff" * 10**7,
+    10**4000,
+    10**9000,
+    [[0] * 1000] * 1000,
+    "\x00" * 90,
+    {"a": "b" * 999},
+    np.ones((99, 99)),
+)
 
 
 @pytest.mark.parametrize("value", ENDLESS, ids=range(len(ENDLESS)))

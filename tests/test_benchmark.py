@@ -256,7 +256,9 @@ def test_what_cannot_fit_into_memory_is_refused_before_anything_runs(tmp_path, m
     monkeypatch.setattr(module, "optimum", lambda *a, **k: pytest.fail("ran before memory was asked for"))
     content = experiment(instances=300, batch=None).model_dump(mode="json")
     content["problem"] = {"family": "lasso", "n": 5, "d": 80, "N": 2000}  # 6.5 MB an instance
-    with pytest.raises(InvalidInput, match=r"300 instances of .* would need 1.94 GB of memory, but .* 1 GB free. Set a smaller batch"):
+    with pytest.raises(
+        InvalidInput, match=r"300 instances of .* would need 1.94 GB of memory, but .* 1 GB free. Set a smaller batch"
+    ):
         Benchmark(parse_experiment(content, "x"), tmp_path / "run").run()
     assert not (tmp_path / "run").exists()
     content["run"]["batch"] = 100

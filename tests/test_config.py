@@ -190,7 +190,7 @@ def test_a_mistake_of_any_size_gets_one_short_sentence(tmp_path, change, says):
 
 @pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}.toml", f"y/{'x' * 300}", "x\0y.toml"])
 def test_a_name_that_no_experiment_can_have_is_refused(name):
-    with pytest.raises(InvalidInput, match="unknown experiment 'xxx|no experiment '") as caught:
+    with pytest.raises(InvalidInput, match=r"unknown experiment 'xxx|no experiment '") as caught:
         load_experiment(find_experiment(name))
     assert len(str(caught.value)) < 400
 

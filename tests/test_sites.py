@@ -358,5 +358,5 @@ def test_a_name_that_no_table_can_have_is_refused(tmp_path, name):
 def test_an_archive_is_not_unpacked_beyond_memory(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", X=np.zeros((10**5, 100)), y=np.zeros(10**5))
     monkeypatch.setattr("milodo.memory.free_memory", lambda: 10**7)
-    with pytest.raises(InvalidInput, match="unpacked, would need 80.8 MB of memory, but this machine has 10 MB free"):
+    with pytest.raises(InvalidInput, match=r"unpacked, would need 80.8 MB of memory, but this machine has 10 MB free"):
         read_site(tmp_path / "a.npz", "y")

@@ -83,7 +83,8 @@ class Benchmark:
                 )
             if run.get("runtime") != self.runtime:
                 raise InvalidInput(
-                    f"{str(self.folder)!r} holds a {quoted(run.get('runtime'))} run, and this one is {self.runtime}. Use another --out."
+                    f"{str(self.folder)!r} holds a {quoted(run.get('runtime'))} run, and this one is {self.runtime}. "
+                    "Use another --out."
                 )
             if run["topology"].get("fingerprint") != self.net.topology.fingerprint:
                 raise InvalidInput(

@@ -73,7 +73,9 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 def read_records(path: Path, *, drop_cut_line: bool = False) -> list[Record]:
     """Rows of a records.csv, checked. A process killed while writing leaves half a last line, which may be dropped."""
     if not is_file(path):
-        raise InvalidInput(f"no records at {quoted(str(path), 200)}. Run `milodo bench EXPERIMENT.toml` first, and give its run folder.")
+        raise InvalidInput(
+            f"no records at {quoted(str(path), 200)}. Run `milodo bench EXPERIMENT.toml` first, and give its run folder."
+        )
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header, *lines = [*csv.reader(file)] or [[]]

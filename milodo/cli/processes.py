@@ -308,9 +308,7 @@ def progress_of(bars: Bars, task: Task) -> Callable[[int, float], None]:
             first.append(off)
         decades = math.log10(max(first[0], 1e-300) / task.tolerance)
         done = math.log10(max(first[0], 1e-300) / max(off, 1e-300)) / decades if decades > 0 else 1.0
-        bars(
-            "fit", min(max(done, k / task.iterations, 0.0), 0.99) if off > task.tolerance else 1.0, f"k = {k}, off by {off:.0e}"
-        )
+        bars("fit", min(max(done, k / task.iterations, 0.0), 0.99) if off > task.tolerance else 1.0, f"k = {k}, off by {off:.0e}")
 
     return progress
 

@@ -191,7 +191,14 @@ def _expected(kind: type[Learned], graph: Topology, settings: Any, dtype: torch.
 def _tensors(content: bytes) -> dict[str, torch.Tensor]:
     try:
         return load(content)
-    except (SafetensorError, ValueError, TypeError, KeyError, ArithmeticError, RuntimeError) as error:  # damage, types torch lacks
+    except (
+        SafetensorError,
+        ValueError,
+        TypeError,
+        KeyError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:  # damage, types torch lacks
         raise InvalidInput(f"not a file of tensors ({shortened(error)})") from error
 
 

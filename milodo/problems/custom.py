@@ -37,7 +37,8 @@ class CustomProblem(Problem):
         instances: int = 0,
         lipschitz: float | None = None,
     ) -> None:
-        whole("d", d, least=1, most=LARGEST), whole("instances", instances)
+        whole("d", d, least=1, most=LARGEST)
+        whole("instances", instances)
         if not callable(f) or not isinstance(data, dict) or not isinstance(reg, Regularizer):
             raise InvalidInput(
                 f"CustomProblem needs a function of x and one node's data, a dict of tensors and a regularizer such as L1(0.1), "

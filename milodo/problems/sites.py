@@ -44,7 +44,9 @@ def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
         raise InvalidInput(f"no file {quoted(str(path))}. Give the path of a CSV, Parquet or NPZ file.")
     readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
     if path.suffix.lower() not in readers:
-        raise InvalidInput(f"{path}: cannot read {shortened(path.suffix) or 'a file without an ending'}. Known: {', '.join(readers)}.")
+        raise InvalidInput(
+            f"{path}: cannot read {shortened(path.suffix) or 'a file without an ending'}. Known: {', '.join(readers)}."
+        )
     if path.stat().st_size == 0:
         raise InvalidInput(f"{path}: the file is empty.")
     try:
@@ -52,14 +54,18 @@ def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
     except InvalidInput:
         raise
     except Exception as error:  # a damaged file can fail in any way
-        raise InvalidInput(f"{path}: cannot be read as {path.suffix[1:]} ({type(error).__name__}: {shortened(error)}).") from error
+        raise InvalidInput(
+            f"{path}: cannot be read as {path.suffix[1:]} ({type(error).__name__}: {shortened(error)})."
+        ) from error
     for name, values in columns.items():
         if values.ndim != 1 or np.iscomplexobj(values):
             raise InvalidInput(f"{path}: column {quoted(name)} does not hold one real number or word in each row.")
         if not name.strip():
             raise InvalidInput(f"{path}: a column has no name (an index that was saved with the table?). Name or remove it.")
     if target not in columns:
-        raise InvalidInput(f"{path}: no column {quoted(target)} to predict. Its columns: {_some(columns)}. Choose one with --target.")
+        raise InvalidInput(
+            f"{path}: no column {quoted(target)} to predict. Its columns: {_some(columns)}. Choose one with --target."
+        )
     for name in ignore:
         if name not in columns:
             raise InvalidInput(f"{path}: no column {quoted(name)} to ignore. Its columns: {_some(columns)}.")
@@ -96,8 +102,8 @@ def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, st
     if len(found) != 2:
         few = ", ".join(shortened(label, 30) for label in sorted(found)[:5])
         raise InvalidInput(
-            f"column {quoted(name)} has {len(found)} different values over all sites ({few}{', ...' if len(found) > 5 else ''}), but "
-            "--loss logistic needs two classes. Use --loss squared for numbers."
+            f"column {quoted(name)} has {len(found)} different values over all sites ({few}{', ...' if len(found) > 5 else ''}), "
+            "but --loss logistic needs two classes. Use --loss squared for numbers."
         )
     first, second = sorted(found, key=float if all(map(_is_number, found)) else str)
     return first, second
@@ -219,7 +225,9 @@ def _read_npz(path: Path, target: str) -> dict[str, np.ndarray]:
             raise
         raise InvalidInput(f"{path}: not an NPZ file of plain arrays ({shortened(error)}).") from error
     if "X" not in arrays or arrays["X"].ndim != 2:
-        raise InvalidInput(f"{path}: an NPZ file needs a two-dimensional array X; it has {shortened(', '.join(arrays)) or 'nothing'}.")
+        raise InvalidInput(
+            f"{path}: an NPZ file needs a two-dimensional array X; it has {shortened(', '.join(arrays)) or 'nothing'}."
+        )
     X = arrays["X"]
     if target in arrays and arrays[target].shape != (len(X),):
         raise InvalidInput(f"{path}: {shortened(target)} has shape {arrays[target].shape}, but X has {len(X)} rows.")

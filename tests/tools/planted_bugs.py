@@ -47,7 +47,7 @@ BUGS = [
     Bug("network/compressed.py", "floats=sent // (x.element_size() + 4)", "floats=sent // (x.element_size() + 2)", DEG),
     Bug("network/compressed.py", "places.to(torch.int32).view(torch.uint8)", "places.to(torch.int16).view(torch.uint8)", DEG),
     Bug("network/lossy.py", "return torch.where(self._up, agreed, torch.zeros_like(agreed))", "return agreed", DEG),
-    Bug("network/consensus.py", "omega = 1 / (1 - net.contraction**2 / 2) if k == 1", "omega = 1 / (1 - net.contraction**2) if k == 1", SITES),
+    Bug("network/consensus.py", "x = x - net.lap(x) / value", "x = x - net.lap(x) / value / 2", SITES),
     Bug("network/consensus.py", "heard[..., rows, :].amax(-2).maximum", "heard[..., rows, :].amin(-2).maximum", SITES),
     Bug("network/observer.py", "return self.total(x.sum(dim)) / self.n", "return self.total(x.sum(dim)) / (self.n + 1)", f"{UNITS} -k real"),
     # graphs and weights
@@ -130,7 +130,9 @@ def main() -> int:
     for number, bug in enumerate(chosen, 1):
         start = time.monotonic()
         found = caught(bug)
-        print(f"{number:2}/{len(chosen)} {'caught  ' if found else 'SURVIVED'} {time.monotonic() - start:4.0f} s  {bug}", flush=True)
+        print(
+            f"{number:2}/{len(chosen)} {'caught  ' if found else 'SURVIVED'} {time.monotonic() - start:4.0f} s  {bug}", flush=True
+        )
         survivors += [] if found else [bug]
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} caught")
     return int(len(survivors) > MAY_SURVIVE)
