@@ -68,7 +68,7 @@ def test_breast_cancer_at_five_sites_costs_less_than_half_a_megabyte():
     X, y, loss, l1 = DATA["breast cancer"]
     for standardise in (True, False):
         fit = fit_here(uneven(X, y, 5), Task(target="y", loss=loss, l1=l1, standardise=standardise))
-        assert fit.status == "CONVERGED" and fit.bytes < 500_000 and fit.rounds < 120
+        assert fit.status == "CONVERGED" and fit.bytes < 500_000 and fit.rounds < 150
 
 
 def test_many_features_are_iterated_and_what_curvatures_would_need_is_said():
@@ -130,7 +130,7 @@ def test_newton_ends_where_the_gradient_does(loss):
     best = optimum(problem)
     x, off, k = Newton(problem, net.total, 4).run(torch.zeros(5).double(), lambda k, x: float((x - best.x).norm()), 1e-9)
     assert float((x - best.x).norm()) == off <= 1e-9 and k <= (1 if loss == "squared" else 10)
-    assert net.traffic.rounds == 2 * 2 * (1 if loss == "squared" else 2 * k)  # a tree two high; a second sum of values
+    assert net.traffic.rounds == 2 * 2 * (2 if loss == "squared" else 3 * k)  # a tree two high: moments, values, and to agree
 
 
 @settings(max_examples=60)

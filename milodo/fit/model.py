@@ -93,7 +93,8 @@ def fit_model(
     def off_at(k: int, point: Point) -> float:
         if watch:
             watch.check(point)
-        off = float(off_by(problem, problem.everywhere(point), observer, units).worst)
+        worst = off_by(problem, problem.everywhere(point), observer, units).worst
+        off = float(observer.mean(worst.expand(problem.n), dim=-1))  # one number for all: they must stop together
         if progress:
             progress(k, off)
         return off
@@ -109,11 +110,10 @@ def fit_model(
         keeps = _Watched(keeper, watch, every, observer) if watch else keeper
         result = solve(method.at(net.nodes), problem, net, stop, x0=x, observer=observer, keeper=keeps, progress=progress)
         x, status, done = result.x, result.status, done + result.k
-    result_x = x
-    x = problem.settled(mean_point(result_x, observer), observer)
-    off = off_by(problem, problem.everywhere(x), observer, units)
-    consensus = float(off_by(problem, result_x, observer, units).consensus)
-    return Fitted(x, problem, scaled, plan, float(problem.objective(x, observer)), off, consensus, done, status)
+    answer = problem.settled(mean_point(x, observer), observer)
+    off = off_by(problem, problem.everywhere(answer), observer, units)
+    consensus = float(off_by(problem, x, observer, units).consensus)
+    return Fitted(answer, problem, scaled, plan, float(problem.objective(answer, observer)), off, consensus, done, status)
 
 
 def _start(problem: LinearModel, scaled: Scaling) -> NodeTensor:
@@ -137,7 +137,7 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
         L = problem.lipschitz().unsqueeze(-1)
         method = AcceleratedED.safe(float(maximum(net, L).max()), net, float(average(net, L).max()))
         why = f"{method.label}, because links may lose messages: gossip goes on without them, and needs no tuning here"
-        return Plan(method.label, f"{why} ({_brief(_own(method))})", _each(method, d, net), method, _own(method))
+        return Plan(method.label, f"{why} ({_brief(_own(method))})", _each(method, problem.d, net), method, _own(method))
     held = 8 * newton.numbers(problem.d)
     if newton.is_cheaper(task.loss, problem.d) and held <= LARGEST:
         each = f"{amount(2 * (net.topology.n - 1) * held)} in {2 * height} rounds"

@@ -64,7 +64,8 @@ class Newton:
             else:
                 g = self._mean(self.problem.grad(self.problem.everywhere(x)))
             aim = minimise(H, g, x, self.problem.reg)
-            before, x = x, self._towards(x, aim)
+            # Small problems solved on different machines differ by roundings; the mean of all is the same everywhere.
+            before, x = x, self._mean(self.problem.everywhere(self._towards(x, aim)))
             now = off(k, x)
             found = k if now < GAIN * best else found
             best, where = min((best, where), (now, x), key=lambda pair: pair[0])
