@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from milodo.algorithms import AcceleratedED
 from milodo.bench.benchmark import Benchmark
 from milodo.bench.records import read_json, read_records
 from milodo.config import load_experiment
@@ -38,10 +39,10 @@ def test_methods_that_need_no_tuning_are_not_tuned_and_the_report_says_what_they
     folder = Benchmark(experiment, tmp_path / "run").run()
     run = read_json(folder / "run.json")
     assert run["tuning"] == {}
-    L = float(experiment.problem.build().sample(Benchmark(experiment, folder)._seeds((0, 3))).lipschitz().max())
-    chosen = run["methods"]["accelerated-ed (safe)"]["parameters"]
-    assert chosen["gamma"] == pytest.approx(1.2 / L) and chosen["K"] == 1
-    net = StackedNetwork("ring(5)")
+    L = experiment.problem.build().sample(Benchmark(experiment, folder)._seeds((0, 3))).lipschitz()
+    chosen, net = run["methods"]["accelerated-ed (safe)"]["parameters"], StackedNetwork("ring(5)")
+    expected = AcceleratedED.safe(float(L.max()), net, float(L.mean(-1).max()))
+    assert chosen == {"gamma": pytest.approx(expected.gamma), "K": expected.K} and expected.gamma > 1 / float(L.max())
     assert run["methods"]["tree-apg"]["rounds_per_iteration"] == 2 * net.topology.tree.height
     last = {row.method: row for row in read_records(folder / "records.csv")}
     assert all(row.gap < 1e-6 for row in last.values())
