@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from milodo.algorithms import ProxED
-from milodo.bench.recorder import Limits, Recorder, record, sample_times
+from milodo.bench.recorder import Limits, Recorder, Stopwatch, record, sample_times
 from milodo.bench.records import Record, append_records, read_json, read_records, write_records
 from milodo.errors import InvalidInput
 from milodo.files import read_versioned_json, write_json
@@ -55,6 +55,16 @@ def test_records_say_what_the_iterates_were():
         assert row.consensus == pytest.approx(float(consensus_error(x, observer)[b]), abs=1e-12)
         assert row.seed == SEEDS[b]
         assert (row.rounds, row.messages, row.floats, row.bytes) == (row.k, row.k * 10, row.k * 80, row.k * 640)
+
+
+def test_a_stopwatch_adds_up_what_it_measured_and_nothing_between(monkeypatch):
+    times = iter([0.0, 1.0, 5.0, 7.0])
+    monkeypatch.setattr(Stopwatch, "_now", lambda watch: next(times))
+    watch = Stopwatch(torch.device("cpu"))
+    for _ in range(2):
+        watch.start()
+        watch.stop()
+    assert watch.seconds == 3.0
 
 
 def test_a_gap_keeps_its_sign():

@@ -203,7 +203,7 @@ def test_nothing_false_is_certified(lasso, reg, exponent):
 
 
 def test_what_fp64_cannot_express_has_no_certificate_and_says_why(lasso):
-    for t in (1e-165, 1e160):
+    for t in (1e-165, 1e-160, 1e160):  # a value of 0, one with three digits, and none
         found = optimum(LeastSquares(lasso.A, lasso.b * t, Zero()))
         assert not bool(found.certified.any()) and "use other units" in found.why
 
