@@ -100,6 +100,8 @@ class CompressedNetwork(WrappedNetwork):
     """
 
     def __init__(self, inner: Network, codec: Codec) -> None:
+        if not isinstance(codec, Codec):
+            raise InvalidInput(f"{quoted(codec)} is no codec. Give one by its name to degraded(net, messages=...).")
         super().__init__(inner)
         self.codec = codec
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, quoted
 from milodo.network import Observer
 from milodo.problems.base import Problem, check_finite
 from milodo.problems.regularizers import Regularizer, Sparing
@@ -37,7 +37,9 @@ class LinearModel(Problem):
     """The largest |t| for which ℓ'(u) - t ℓ''(u) lies in dom ℓ* for every u."""
 
     def __init__(self, A: Tensor, b: Tensor, reg: Regularizer, weights: Tensor | None = None) -> None:
-        A, b = torch.as_tensor(A), torch.as_tensor(b)  # numpy arrays are welcome
+        if not isinstance(reg, Regularizer):
+            raise InvalidInput(f"reg is {quoted(reg)}, but it must be a regularizer such as L1(0.1).")
+        A, b = _tensor("A", A), _tensor("b", b)
         if A.ndim < 3 or A.shape[:-1] != b.shape:
             raise InvalidInput(f"A {tuple(A.shape)} and b {tuple(b.shape)} do not fit: expected [*, n, N, d] and [*, n, N].")
         if A.numel() == 0:
@@ -47,6 +49,7 @@ class LinearModel(Problem):
         check_finite("A", A)
         check_finite("b", b)
         if weights is not None:
+            weights = _tensor("weights", weights)
             if weights.shape != b.shape or weights.dtype != b.dtype:
                 raise InvalidInput(f"weights {tuple(weights.shape)} do not fit b {tuple(b.shape)}: expected one for each sample.")
             check_finite("weights", weights)
@@ -170,6 +173,14 @@ class LinearModel(Problem):
         smooth = self.mean(self.fenchel_gap(u, s[..., None, None] * v), observer)
         rest = (reg.each(x) + reg.conjugate(dual) - dual * x).clamp(min=0).sum(-1)
         return (smooth + rest).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def _tensor(name: str, data: Any) -> Tensor:
+    """Numpy arrays are welcome."""
+    try:
+        return torch.as_tensor(data)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{name} is {quoted(data)}, but it must be a tensor or an array of numbers.") from error
 
 
 def apply(A: Tensor, x: Tensor) -> Tensor:
