@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Protocol
 
 import torch
@@ -15,22 +14,8 @@ from milodo.algorithms import Algorithm
 from milodo.errors import InvalidInput, as_float, quoted, whole
 from milodo.network import Network, Observer, StackedObserver, Traffic
 from milodo.problems import Problem
+from milodo.status import Status
 from milodo.types import NodeTensor, Point
-
-
-class Status(Enum):
-    """How a run ended. Divergence is a result, not an exception."""
-
-    RUNNING = "still running"
-    CONVERGED = "reached the tolerance asked for"
-    STEPS = "used all the iterations it was given"
-    TIME = "used all the seconds it was given"
-    DIVERGED = "diverged: the loss is no longer finite, or has grown a million times"
-    INTERRUPTED = "stopped by the user; what was recorded is kept"
-
-    @property
-    def sentence(self) -> str:
-        return self.value
 
 
 GROWTH = 1e6

@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(file.relative_to(PACKAGE)) for file in FILES]
 
 LEVELS = (
-    {"errors", "process", "provenance", "types"},
+    {"errors", "process", "provenance", "status", "types"},
     {"files", "memory"},
     {"topology"},
     {"network"},

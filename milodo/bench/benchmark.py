@@ -21,7 +21,7 @@ from milodo.files import make_writable, write_json
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer
 from milodo.memory import need_memory
-from milodo.network import Network, Observer, StackedNetwork, degraded
+from milodo.network import Network, Observer
 from milodo.problems import Problem, Reference, instance_seeds, optimum
 from milodo.provenance import provenance
 from milodo.solve import Keeper, Status, check
@@ -56,9 +56,7 @@ class Benchmark:
         self.run_file, self.records_file = folder / "run.json", folder / "records.csv"
 
     def _network(self, dtype: torch.dtype) -> Network:
-        network = self.experiment.network
-        net = StackedNetwork(network.build(), network.weights, dtype=dtype, device=self.experiment.run.device)
-        return degraded(net, outage=network.outage, messages=network.messages, seed=self.experiment.seed)
+        return self.experiment.network.network(seed=self.experiment.seed, dtype=dtype, device=self.experiment.run.device)
 
     def prepare(self, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
         """The folder, checked and writable; the run's facts so far."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from milodo.algorithms import METHODS
 from milodo.errors import LARGEST, InvalidInput, quoted, unknown
 from milodo.learned import LEARNED
-from milodo.network import codec
+from milodo.network import Network, StackedNetwork, codec, degraded
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
 from milodo.problems.base import MOST_INSTANCES
 from milodo.topology import WEIGHTS, Topology, topology
@@ -83,6 +83,10 @@ class NetworkTable(Table):
             raise unknown("weights", self.weights, WEIGHTS)
         codec(self.messages)
         return topology(self.topology)
+
+    def network(self, *, seed: int, make: type[Network] = StackedNetwork, **options: Any) -> Network:
+        """All of it: graph, weights, links that fail, short messages; simulated, or as `make` carries messages."""
+        return degraded(make(self.build(), self.weights, **options), outage=self.outage, messages=self.messages, seed=seed)
 
 
 class RunTable(Table):
