@@ -18,10 +18,11 @@ from _measure import verdict
 
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer, shipped
+from milodo.metrics import consensus_error, judged_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Family, Lasso, Logistic, instance_seeds, optimum
 from milodo.process import keep_freed_memory
-from milodo.solve import consensus_error, iterate, judged_point
+from milodo.solve import iterate
 
 OBSERVER = StackedObserver()
 LONG = (10, 100, 1_000, 10_000, 30_000, 100_000)

@@ -13,11 +13,11 @@ import sys
 
 import torch
 from _measure import medians, verdict
+from milodo.algorithms.rule import WARM_UP
 
 from milodo.algorithms import DAPG, ODAPG, Algorithm, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
 from milodo.learned import MiLoDo
 from milodo.learned.checkpoint import load_optimizer
-from milodo.learned.optimizer import WARM_UP
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
 from milodo.process import keep_freed_memory

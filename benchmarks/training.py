@@ -19,11 +19,11 @@ from _measure import medians, verdict
 from torch import Tensor, nn
 
 from milodo.learned import Bank, MiLoDo, special_initialisation
+from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, Lasso
 from milodo.problems.linear import LinearModel
 from milodo.process import keep_freed_memory
-from milodo.solve import mean_point
 from milodo.training.loss import MetaLoss
 
 BATCH, NODES, D, N, K_T, LAM = 32, 10, 300, 10, 20, 0.1

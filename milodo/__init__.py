@@ -6,6 +6,7 @@ min_x (1/n) Σ f_i(x) + r(x), with f_i private to site i and r shared.
 
 from milodo.algorithms import (
     DAPG,
+    LEPDO,
     METHODS,
     ODAPG,
     AcceleratedED,
@@ -21,14 +22,14 @@ from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo
 from milodo.learned.checkpoint import load_optimizer, save_optimizer
 from milodo.network import (
-    CommonMixingNetwork,
-    CompressedNetwork,
+    Cast,
     DistributedNetwork,
-    LossyNetwork,
     Network,
     Observer,
+    Outage,
     StackedNetwork,
     StackedObserver,
+    TopK,
     Traffic,
     TreeObserver,
     degraded,
@@ -57,10 +58,9 @@ from milodo.topology import Topology
 __version__ = "0.1.0"
 
 __all__ = [
-    "DAPG", "L1", "LEARNED", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "CommonMixingNetwork",
-    "CompressedNetwork", "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso",
-    "Learned", "LeastSquares", "Logistic", "LogisticRegression", "LossyNetwork", "MiLoDo", "Network", "NonNegative", "Observer",
+    "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso",
+    "Learned", "LeastSquares", "Logistic", "LogisticRegression", "MiLoDo", "Network", "NonNegative", "Observer", "Outage",
     "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork",
-    "StackedObserver", "Status", "Stop", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded", "instance_seeds",
+    "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded", "instance_seeds",
     "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
     return {
         "accelerated-ed": {"gamma": step, "K": 2},
         "tree-apg": {},
+        "lepdo": {"gamma": step, "alpha": 0.3, "c_s": 0.3, "c_u": 1.0},
         "prox-dgd": {"gamma": step},
         "prox-atc": {"gamma": step},
         "pg-extra": {"gamma": step},

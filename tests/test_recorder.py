@@ -14,9 +14,10 @@ from milodo.bench.recorder import Limits, Recorder, Stopwatch, record, sample_ti
 from milodo.bench.records import Record, append_records, read_json, read_records, write_records
 from milodo.errors import InvalidInput
 from milodo.files import read_versioned_json, write_json
-from milodo.network import StackedNetwork
+from milodo.metrics import consensus_error, mean_point
+from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Lasso, optimum
-from milodo.solve import StackedObserver, consensus_error, iterate, mean_point
+from milodo.solve import iterate
 
 FAMILY = Lasso(5, 8, 20, 0.1)
 SEEDS = [3, 4, 5]

@@ -9,9 +9,12 @@ import torch
 
 from milodo.algorithms import METHODS, ProxED
 from milodo.errors import InvalidInput
+from milodo.metrics import consensus_error, judged_point, mean_point, residual
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Box, CustomProblem, Lasso, LeastSquares, NonNegative, Problem, Zero, optimum
-from milodo.solve import Result, Status, Stop, check, consensus_error, iterate, judged_point, mean_point, residual, solve
+from milodo.solve import Result, Stop, check, iterate, solve
+from milodo.status import Status
+from milodo.tree import leaves
 
 OBSERVER = StackedObserver()
 
@@ -26,6 +29,10 @@ def net() -> StackedNetwork:
     return StackedNetwork("ring(6)")
 
 
+def tensors(state):
+    return [leaf for leaf in leaves(state).values() if isinstance(leaf, torch.Tensor)]
+
+
 def test_iterate_starts_with_what_it_is_given(name, build, problem, net):
     x0 = torch.randn(2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(next(iterate(build(name, problem), problem, net, x0=x0)).x, x0)
@@ -36,7 +43,7 @@ def test_iterate_applies_step_again_and_again(name, build, problem, net):
     method = build(name, problem)
     state = method.init(problem.zeros(), problem, net)
     for yielded in itertools.islice(iterate(method, problem, net), 4):
-        assert all(torch.equal(a, b) for a, b in zip(yielded, state, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(tensors(yielded), tensors(state), strict=True))
         state = method.step(state, problem, net)
 
 
@@ -54,7 +61,7 @@ def test_a_run_uses_the_iterations_it_is_given(name, build, problem, net, steps)
 def test_a_run_ends_when_the_tolerance_is_reached(name, build, problem, net):
     result = solve(build(name, problem), problem, net, Stop(steps=5000, tolerance=1e-8, every=7))
     assert result.status is Status.CONVERGED and result.k < 5000 and result.k % 7 == 0
-    assert (result.consensus <= 1e-8).all()
+    assert (result.consensus <= 1e-8 * result.x.mean(-2).norm(dim=-1)).all()
     # By convexity the gap is at most a subgradient, which is of the size of the residual, times the distance to the optimum.
     assert (result.objective - optimum(problem).value).abs().max() < 1e-8
 

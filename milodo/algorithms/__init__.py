@@ -1,10 +1,12 @@
 """Handcrafted methods, one file each. METHODS is the table that tuning, benchmarks, the command line and the laws run over."""
 
 from milodo.algorithms.accelerated_ed import AcceleratedED
-from milodo.algorithms.base import Algorithm, Choice, Fraction, StepSize, check_parameter
+from milodo.algorithms.base import Algorithm
 from milodo.algorithms.dapg import DAPG
 from milodo.algorithms.fastmix import fastmix
+from milodo.algorithms.lepdo import LEPDO
 from milodo.algorithms.odapg import ODAPG
+from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Parameter, StepSize
 from milodo.algorithms.pg_extra import PGExtra
 from milodo.algorithms.primal_dual import PrimalDual
 from milodo.algorithms.prox_atc import ProxATC
@@ -20,11 +22,12 @@ METHODS: dict[str, type[Algorithm]] = {
     "dapg": DAPG,
     "odapg": ODAPG,
     "primal-dual": PrimalDual,
+    "lepdo": LEPDO,
     "accelerated-ed": AcceleratedED,
     "tree-apg": TreeAPG,
 }
 
 __all__ = [
-    "DAPG", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Fraction", "PGExtra", "PrimalDual", "ProxATC",
-    "ProxDGD", "ProxED", "StepSize", "TreeAPG", "check_parameter", "fastmix",
+    "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor", "Fraction", "PGExtra",
+    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "StepSize", "TreeAPG", "fastmix",
 ]  # fmt: skip

@@ -8,7 +8,8 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from milodo.algorithms.base import Algorithm, Choice, Space, StepSize
+from milodo.algorithms.base import Algorithm
+from milodo.algorithms.parameters import Choice, Space, StepSize
 from milodo.algorithms.tree_apg import dot
 from milodo.network import Network
 from milodo.network.averaging import Polynomial

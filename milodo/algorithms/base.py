@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Self
 
-import torch
-
-from milodo.errors import InvalidInput, quoted
+from milodo.algorithms.parameters import Space
+from milodo.errors import InvalidInput
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import NodeTensor
-
-
-@dataclass(frozen=True)
-class StepSize:
-    """A parameter searched on a logarithmic grid from low/L to high/L, L being the largest Lipschitz constant of a node."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Fraction:
-    """A parameter searched on a logarithmic grid inside (0, 1]."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A whole number, each value tried in turn."""
-
-    values: tuple[int, ...]
-
-
-Space = dict[str, StepSize | Fraction | Choice]
 
 
 class Algorithm(ABC):
@@ -93,27 +65,12 @@ class Algorithm(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]  # every method is a dataclass
             if field.name in self.space:
-                check_parameter(self.label, field.name, self.space[field.name], getattr(self, field.name))
+                self.space[field.name].check(f"{self.label}: {field.name}", getattr(self, field.name))
 
-
-def check_parameter(method: str, name: str, kind: StepSize | Fraction | Choice, value: Any) -> None:
-    """One sentence for a parameter that cannot work."""
-    if isinstance(kind, Choice):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidInput(f"{method}: {name} is {quoted(value)}, but it must be a whole number >= 1.")
-        return
-    if not isinstance(value, int | float | torch.Tensor) or isinstance(value, bool):
-        raise InvalidInput(f"{method}: {name} is {quoted(value)}, but it must be a number.")
-    if isinstance(value, torch.Tensor) and value.numel() == 0:
-        raise InvalidInput(f"{method}: {name} is an empty tensor, but it must hold at least one number.")
-    numbers = value.detach().flatten().tolist() if isinstance(value, torch.Tensor) else [value]
-    for number in numbers:
-        if not 0 < number <= sys.float_info.max:  # a whole number may lie beyond
-            said = f"{number:g}" if isinstance(number, float) else quoted(number)
-            raise InvalidInput(f"{method}: {name} is {said}, but a step size must be a finite number > 0.")
-    high = max(numbers)
-    if isinstance(kind, Fraction) and high > 1:
-        raise InvalidInput(f"{method}: {name} is {high:g}, but it must lie in (0, 1].")
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Its parameters, by name."""
+        return {name: getattr(self, name) for name in self.space}
 
 
 class XState(NamedTuple):

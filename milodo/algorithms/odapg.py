@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
-from milodo.algorithms.base import Algorithm, Choice, Fraction, Space, StepSize
+from milodo.algorithms.base import Algorithm
 from milodo.algorithms.fastmix import enough_rounds, fastmix
+from milodo.algorithms.parameters import Choice, Fraction, Space, StepSize
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
-from milodo.algorithms.base import Algorithm, Space, StepSize
+from milodo.algorithms.base import Algorithm
+from milodo.algorithms.parameters import Space, StepSize
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step

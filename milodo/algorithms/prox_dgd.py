@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from milodo.algorithms.base import Algorithm, Space, StepSize, XState
+from milodo.algorithms.base import Algorithm, XState
+from milodo.algorithms.parameters import Space, StepSize
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step

@@ -8,7 +8,8 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from milodo.algorithms.base import Algorithm, Space
+from milodo.algorithms.base import Algorithm
+from milodo.algorithms.parameters import Space
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import NodeTensor

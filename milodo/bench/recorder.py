@@ -11,9 +11,12 @@ import torch
 
 from milodo.algorithms import Algorithm
 from milodo.bench.records import Record
+from milodo.judge import Judge
+from milodo.metrics import consensus_error
 from milodo.network import Network, Observer, StackedObserver
 from milodo.problems import Problem
-from milodo.solve import Keeper, Status, consensus_error, iterate, judged_point, too_large
+from milodo.solve import Keeper, iterate
+from milodo.status import Status
 from milodo.types import NodeTensor
 
 
@@ -68,41 +71,31 @@ class Recorder:
         observer: Observer | None = None,
     ) -> None:
         self.observer = observer or StackedObserver()
-        self.method, self.judge, self.net, self.optimum, self.seeds, self.first = method, judge, net, optimum, seeds, first
+        self.method, self.problem, self.net, self.optimum, self.seeds, self.first = method, judge, net, optimum, seeds, first
         self.rows: list[list[Record]] = [[] for _ in seeds]
         self.ended = [Status.RUNNING] * len(seeds)
         self.sent_before = net.traffic.snapshot()
         """What the network had carried when this run began."""
-        self.too_large: list[float] = []
-        """Losses above which an instance has diverged, known from the first look on."""
 
-    def look(self, k: int, x: NodeTensor, seconds: float, limits: Limits) -> None:
+    def begin(self, limits: Limits) -> None:
+        """Says when runs end; what has ended already, in an earlier start, stays so."""
+        steps, seconds, gap = limits.iterations, limits.seconds, limits.stop_gap
+        self.judge = Judge(self.problem, self.observer, steps=steps, seconds=seconds, gap=gap, optimum=self.optimum)
+        self.judge.ended = self.ended
+
+    def look(self, k: int, x: NodeTensor, seconds: float) -> None:
         """Loss and gap are computed in fp64 on the fp64 problem, whatever precision the method runs in."""
-        x = x.to(self.judge.dtype)
+        x = x.to(self.problem.dtype)
         observer, here = self.observer, self.net.traffic - self.sent_before
-        loss = self.judge.objective(judged_point(x, self.judge, observer), observer).tolist()
-        consensus = consensus_error(x, observer).tolist()
-        # Every process gets the same numbers, so all stop at the same iteration.
-        mine = self.net.n / self.net.topology.n
-        numbers = [here.messages, here.floats, here.bytes, *(mine * value for value in (seconds, *loss, *consensus))]
-        messages, floats, sent, seconds, *means = observer.total(torch.tensor(numbers, dtype=torch.float64)).tolist()
-        loss, consensus = means[: len(loss)], means[len(loss) :]
-        if not self.too_large:
-            first = [rows[0].loss if rows else now for rows, now in zip(self.rows, loss, strict=True)]
-            first = torch.tensor(first, dtype=self.judge.dtype, device=self.judge.device)
-            self.too_large = too_large(self.judge, observer, first).tolist()
+        loss, consensus = self.judge.loss(x), observer.agreed(consensus_error(x, observer)).tolist()
+        numbers = torch.tensor([here.messages, here.floats, here.bytes], dtype=torch.float64)
+        messages, floats, sent = observer.total(numbers).tolist()
+        seconds = float(observer.agreed(torch.tensor(seconds, dtype=torch.float64)))
+        running = [status is Status.RUNNING for status in self.ended]
+        self.judge(k, loss, seconds)
         for b, seed in enumerate(self.seeds):
-            if self.ended[b] is not Status.RUNNING:
+            if not running[b]:
                 continue
-            gap = loss[b] - float(self.optimum[b])
-            if not math.isfinite(loss[b]) or loss[b] > self.too_large[b]:
-                self.ended[b] = Status.DIVERGED
-            elif limits.stop_gap is not None and gap <= limits.stop_gap:
-                self.ended[b] = Status.CONVERGED
-            elif k >= limits.iterations:
-                self.ended[b] = Status.STEPS
-            elif limits.seconds is not None and seconds >= limits.seconds:
-                self.ended[b] = Status.TIME
             self.rows[b].append(
                 Record(
                     method=self.method,
@@ -114,8 +107,8 @@ class Recorder:
                     floats=round(floats),
                     bytes=round(sent),
                     seconds=seconds,
-                    loss=loss[b],
-                    gap=gap,
+                    loss=float(loss[b]),
+                    gap=float(loss[b]) - float(self.optimum[b]),
                     consensus=consensus[b],
                     status=self.ended[b].name,
                 )
@@ -155,6 +148,7 @@ def record(
         if keeper:
             after = keeper.last(next(iterate(algorithm, problem, net)))
             k = after[0] if after else 0
+        recorder.begin(limits)
         states = iterate(algorithm, problem, net, after=after)
         watch.start()
         state = next(states)
@@ -170,7 +164,7 @@ def record(
                     progress(k / limits.iterations)
             watch.stop()
             if not (after and k == after[0]):  # what was kept has been looked at
-                recorder.look(k, state.x, watch.seconds, limits)
+                recorder.look(k, state.x, watch.seconds)
                 if keeper:
                     keeper.keep(k, state)
             if all(status is not Status.RUNNING for status in recorder.ended):

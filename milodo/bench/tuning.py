@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from milodo.algorithms import Algorithm, Choice, Fraction, StepSize
+from milodo.algorithms import Algorithm, Choice, Continuous
 from milodo.bench.recorder import sample_times
+from milodo.judge import Judge
 from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
-from milodo.solve import check, judged_point, too_large
-
-OBSERVER = StackedObserver()
+from milodo.solve import advance, iterate
+from milodo.tree import selected
 
 Parameters = dict[str, float | int]
 
@@ -84,6 +84,8 @@ def _plain(value: float) -> float | None:
 GROUP_NUMBERS = 2**17
 """Size of one state tensor in a batched run. More candidates make more groups, which advance in turn: a group whose tensors
 fit the processor's cache steps 1.3 times faster per candidate (benchmarks/choices.py)."""
+FEW = 4
+"""Grid points of each parameter where there are more than two."""
 EXTENSIONS = 4
 """How often the grid grows beyond an edge on which the best sits."""
 FRONT = 16
@@ -108,12 +110,13 @@ def tune(
     """The parameters with which `method` reaches the target soonest on `problem`, whose optimal values are given."""
     fixed = dict(fixed or {})
     kinds = {name: kind for name, kind in method.space.items() if name not in fixed}
-    free = {name: kind for name, kind in kinds.items() if not isinstance(kind, Choice)}
+    free = {name: kind for name, kind in kinds.items() if isinstance(kind, Continuous)}
     whole = {name: kind.values for name, kind in kinds.items() if isinstance(kind, Choice)}
     choices = [fixed | dict(zip(whole, values, strict=True)) for values in itertools.product(*whole.values())]
-    scale = _scale(problem, free)
-    points = search.points if len(free) == 1 else search.points_each
-    grids = {name: np.geomspace(kind.low * scale[name], kind.high * scale[name], points) for name, kind in free.items()}
+    steps = [name for name, kind in free.items() if kind.relative]
+    unit = 1 / float(problem.lipschitz().max()) if steps else 1.0  # the largest L of any node and instance
+    points = {1: search.points, 2: search.points_each}.get(len(free), FEW)
+    grids = {name: kind.grid(points, unit if kind.relative else 1.0) for name, kind in free.items()}
     ratio = {name: float(grid[1] / grid[0]) for name, grid in grids.items()}
     trials = _Trials(method, problem, net, optimum, search)
     stages = 1 + (search.refinements if free else 0)
@@ -139,40 +142,30 @@ def tune(
         best = trials.best
         if best.diverged:
             break
-        # Five points from one old neighbour of the best to the other: the spacing halves each time.
+        # Five points from one old neighbour of the best to the other, or three of them: the spacing halves each time.
         ratio = {name: r**0.5 for name, r in ratio.items()}
-        around = {name: best.parameters[name] * ratio[name] ** np.arange(-2.0, 3) for name in free}
+        reach = 2 if len(free) <= 2 else 1
+        around = {name: best.parameters[name] * ratio[name] ** np.arange(-reach, reach + 1.0) for name in free}
         choices = [{name: value for name, value in best.parameters.items() if name not in free}]
-        run({name: _allowed(free[name], around[name]) for name in free}, stage)
-    best = trials.sturdiest([name for name, kind in free.items() if isinstance(kind, StepSize)], list(free))
+        run({name: kind.allowed(around[name]) for name, kind in free.items()}, stage)
+    best = trials.sturdiest(steps, list(free))
     return Tuning(best.parameters, best.score, best.reached, trials.done)
 
 
 def _beyond(
-    best: Trial, grids: dict[str, np.ndarray], ratio: dict[str, float], free: Mapping[str, StepSize | Fraction]
+    best: Trial, grids: dict[str, np.ndarray], ratio: dict[str, float], free: Mapping[str, Continuous]
 ) -> dict[str, np.ndarray]:
     """More points where the best sits on the edge of its grid, or, where all diverged, below the smallest step sizes."""
     more = {}
     for name, kind in free.items():
         steps = ratio[name] ** np.arange(1.0, 4)
         if best.diverged:
-            more[name] = grids[name][0] / steps if isinstance(kind, StepSize) else np.empty(0)
+            more[name] = grids[name][0] / steps if kind.relative else np.empty(0)
         elif math.isclose(best.parameters[name], grids[name][0]):
             more[name] = grids[name][0] / steps
         elif math.isclose(best.parameters[name], grids[name][-1]):
-            more[name] = _allowed(kind, grids[name][-1] * steps)
+            more[name] = kind.allowed(grids[name][-1] * steps)
     return {name: values for name, values in more.items() if len(values)}
-
-
-def _allowed(kind: StepSize | Fraction, values: np.ndarray) -> np.ndarray:
-    return values if isinstance(kind, StepSize) else values[values <= 1]
-
-
-def _scale(problem: Problem, free: Mapping[str, StepSize | Fraction]) -> dict[str, float]:
-    """The unit of each parameter: 1/L for step sizes, with the largest L of any node and instance."""
-    steps = [name for name, kind in free.items() if isinstance(kind, StepSize)]
-    unit = 1 / float(problem.lipschitz().max()) if steps else 1.0
-    return {name: unit if name in steps else 1.0 for name in free}
 
 
 class _Trials:
@@ -181,8 +174,7 @@ class _Trials:
     def __init__(self, method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor, search: Search) -> None:
         self.method, self.problem, self.net, self.optimum, self.search = method, problem, net, optimum, search
         self.done: list[Trial] = []
-        start_loss = problem.objective(problem.start()[..., 0, :], OBSERVER)
-        self.too_large = float(too_large(problem, OBSERVER, start_loss).mean())
+        self.judge = Judge(problem, StackedObserver(), steps=search.iterations)
 
     @property
     def best(self) -> Trial:
@@ -235,12 +227,10 @@ class _Trials:
             for start in range(0, len(candidates), size)
         ]
         unit = self._unit(groups[0].algorithm)
-        k = 0
-        for target in sample_times(search.iterations, TIMES_PER_DECADE):
+        for k in sample_times(search.iterations, TIMES_PER_DECADE):
             for group in groups:
-                group.advance(target - k)
-                group.look(target, self.optimum, self.too_large)
-            k = target
+                group.advance(k)
+                group.look(self.optimum, self.judge)
             progress(k / search.iterations)
             reached = any(group.best_gap <= search.target for group in groups)
             if not any(group.alive for group in groups) or (to_beat is not None and (reached or k * unit > to_beat)):
@@ -260,9 +250,8 @@ class _Group:
         self.gaps: list[list[tuple[int, float]]] = [[] for _ in candidates]
         """Of each candidate: (k, mean gap over the instances); inf once it has diverged."""
         self.algorithm = self._build()
-        check(self.algorithm, problem, net)
         start = problem.start()
-        self.state = self.algorithm.init(start.expand(len(candidates), *start.shape), problem, net)
+        self.k, self.state = 0, next(iterate(self.algorithm, problem, net, x0=start.expand(len(candidates), *start.shape)))
 
     def _build(self) -> Algorithm:
         problem = self.problem
@@ -273,23 +262,23 @@ class _Group:
         }
         return self.method(**self.choice, **{name: column.reshape(-1, *ones) for name, column in columns.items()})
 
-    def advance(self, steps: int) -> None:
-        for _ in range(steps if self.alive else 0):
-            self.state = self.algorithm.step(self.state, self.problem, self.net)
+    def advance(self, to: int) -> None:
+        for k in range(self.k + 1, to + 1 if self.alive else 0):
+            self.state = advance(self.algorithm, self.state, self.problem, self.net, k)
+        self.k = to
 
-    def look(self, k: int, optimum: torch.Tensor, too_large: float) -> None:
+    def look(self, optimum: torch.Tensor, judge: Judge) -> None:
         if not self.alive:
             return
-        loss = self.problem.objective(judged_point(self.state.x, self.problem, OBSERVER), OBSERVER)  # [candidates, *batch]
-        fine = loss.flatten(1).mean(1) < too_large  # False for NaN
+        loss = judge.loss(self.state.x)  # [candidates, *batch]
+        fine = ~judge.diverged(loss).flatten(1).any(1)
         mean_gap = (loss - optimum).flatten(1).mean(1).tolist()
         for row, c in enumerate(self.alive):
-            self.gaps[c].append((k, mean_gap[row] if fine[row] else math.inf))
+            self.gaps[c].append((self.k, mean_gap[row] if fine[row] else math.inf))
         if not bool(fine.all()):
             self.alive = [c for row, c in enumerate(self.alive) if fine[row]]
             if self.alive:
-                keep = torch.nonzero(fine).flatten()
-                self.state = type(self.state)(*(part.index_select(0, keep) for part in self.state))
+                self.state = selected(self.state, torch.nonzero(fine).flatten())
                 self.algorithm = self._build()
 
     @property

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from milodo.algorithms import METHODS
 from milodo.algorithms.published import published
 from milodo.config.tables import MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
-from milodo.config.training import TrainingTable
+from milodo.config.training import TrainingTable, recipe
 from milodo.errors import LARGEST, QUOTE, InvalidInput, quoted, shortened, unknown
 from milodo.files import is_file, is_folder
+from milodo.learned import LEARNED
+from milodo.learned.base import Recipe
 from milodo.memory import need_memory
 from milodo.topology import weights
 
+Model = TypeVar("Model", bound=BaseModel)
 RESERVED = {"training", "resume", "optima", "run"}
 """Files of a run's folder that an optimizer must not be called after."""
 
@@ -116,26 +120,43 @@ def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
 
 def parse_experiment(content: dict[str, Any], where: str) -> Experiment:
     try:
-        return Experiment.model_validate(content)
-    except ValidationError as error:
-        # A misspelt key is also a missing one; the misspelling is what to say.
-        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-        raise InvalidInput(f"{where}: {_sentence(dict(first))}") from error
+        return _validated(Experiment, _with_recipe(content))
     except InvalidInput as error:
         raise InvalidInput(f"{where}: {error}") from error
 
 
-def _sentence(error: dict[str, Any]) -> str:
-    """One sentence for the first thing wrong, in the words of the file."""
+def _with_recipe(content: dict[str, Any]) -> dict[str, Any]:
+    """[training.optimizer] read as the table of its kind; a word alone is the kind."""
+    training = content.get("training")
+    if not isinstance(training, dict) or isinstance(said := training.get("optimizer", {}), Recipe):
+        return content
+    table = {"kind": said} if isinstance(said, str) else said
+    return {**content, "training": {**training, "optimizer": _validated(recipe(said), table, ["training", "optimizer"])}}
+
+
+def _validated(model: type[Model], content: Any, place: Sequence[str] = ()) -> Model:
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        # A misspelt key is also a missing one; the misspelling is what to say.
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        raise InvalidInput(_sentence(dict(first), model, place)) from error
+
+
+def _sentence(error: dict[str, Any], model: type[BaseModel], place: Sequence[str]) -> str:
+    """One sentence for the first thing wrong, in the words of the file; `place` is the table that the model stands for."""
     extra = error["type"] == "extra_forbidden"
     # A union's members ('int', 'float') and places in a list are not words of the file.
     location = [part for part in error["loc"] if isinstance(part, str) and (extra or part not in ("int", "float"))]
+    inside, location = location[:-1], [*place, *location]
     tables, key = location[:-1], location[-1] if location else None
     table = f"[{shortened('.'.join(tables))}]" if tables else "the file's first lines"
     if extra:
-        known = _fields(location[:-1])
+        known = _fields(model, inside)
         near = difflib.get_close_matches(str(key)[:QUOTE], known, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+        if tables == ["training"] and any(key in kind.Recipe.model_fields for kind in LEARNED.values()):
+            hint = "It belongs into [training.optimizer]."
         return f"unknown key {quoted(key)} in {table}. {hint}"
     if error["type"] == "missing":
         return f"{table} needs {key!r}." if tables else f"needs [{key}]; experiments/demo.toml shows a complete file."
@@ -147,9 +168,8 @@ def _sentence(error: dict[str, Any]) -> str:
     return f"{quoted(key)} in {table} is {quoted(error['input'])}: {said[0].lower()}{said[1:]}."
 
 
-def _fields(location: list[Any]) -> list[str]:
+def _fields(model: Any, location: list[Any]) -> list[str]:
     """Keys that are known in the table at this place."""
-    model: Any = Experiment
     for part in location:
         annotation = model.model_fields[part].annotation
         candidates = [annotation, *getattr(annotation, "__args__", ())]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from milodo.algorithms import METHODS
 from milodo.errors import LARGEST, InvalidInput, quoted, unknown
 from milodo.learned import LEARNED
-from milodo.network import Network, StackedNetwork, codec, degraded
+from milodo.network import Network, StackedNetwork, degraded, message_format
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
 from milodo.problems.base import MOST_INSTANCES
 from milodo.topology import WEIGHTS, Topology, topology
@@ -81,7 +81,7 @@ class NetworkTable(Table):
     def build(self) -> Topology:
         if self.weights not in WEIGHTS:
             raise unknown("weights", self.weights, WEIGHTS)
-        codec(self.messages)
+        message_format(self.messages)
         return topology(self.topology)
 
     def network(self, *, seed: int, make: type[Network] = StackedNetwork, **options: Any) -> Network:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from milodo.algorithms import METHODS, AcceleratedED, Algorithm, TreeAPG
-from milodo.algorithms.base import Choice, Fraction, StepSize
 from milodo.errors import InvalidInput, unknown
 from milodo.fit import newton
 from milodo.fit.newton import Newton
@@ -18,11 +17,12 @@ from milodo.fit.pooled import Scaling, penalty, pooled_problem, scaling, total_o
 from milodo.fit.task import Task
 from milodo.learned.checkpoint import load_optimizer
 from milodo.memory import amount
+from milodo.metrics import Off, Units, mean_point, off_by
 from milodo.network import Network, Observer
 from milodo.network.consensus import average, maximum
 from milodo.problems.linear import LinearModel
 from milodo.problems.logistic import LogisticRegression
-from milodo.solve import Keeper, Off, Status, Stop, Units, mean_point, off_by, solve
+from milodo.solve import Keeper, Status, Stop, solve
 from milodo.types import NodeTensor, Point
 
 LARGEST = 1 << 30
@@ -176,7 +176,7 @@ def _largest(problem: LinearModel, net: Network) -> float:
 
 def _own(method: Algorithm) -> dict[str, Any]:
     """Its parameters, by name."""
-    return {name: getattr(method, name) for name, kind in method.space.items() if isinstance(kind, StepSize | Fraction | Choice)}
+    return method.chosen
 
 
 def _brief(parameters: dict[str, Any]) -> str:

@@ -1,12 +1,11 @@
 """Learned optimizers: ordinary Algorithms whose weights come from training. LEARNED is their table, as METHODS is the others'."""
 
-from milodo.learned.activations import Bounded, Exp, ReLU
+from milodo.learned.activations import BOUNDED, PLAIN, Activations, Bounded, Exp, ReLU
 from milodo.learned.bank import Bank
 from milodo.learned.base import Learned
 from milodo.learned.base_rules import BaseRules
-from milodo.learned.initial import special_initialisation
 from milodo.learned.lpg_extra import LPGExtra
-from milodo.learned.optimizer import BOUNDED, PLAIN, Activations, MiLoDo
+from milodo.learned.milodo import MiLoDo, special_initialisation
 
 LEARNED: dict[str, type[Learned]] = {cls.kind: cls for cls in (MiLoDo, LPGExtra, BaseRules)}
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import PlainSerializer, PlainValidator
 from torch import Tensor
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, quoted
 
 
 class Activation(ABC):
+    kind: ClassVar[str]
+
     @abstractmethod
     def __call__(self, o: Tensor) -> Tensor: ...
 
@@ -29,6 +31,7 @@ class Bounded(Activation):
 
     low: float
     high: float
+    kind = "bounded"
 
     def __post_init__(self) -> None:
         if not (0 < self.low < self.high < math.inf):
@@ -50,6 +53,8 @@ class Bounded(Activation):
 class ReLU(Activation):
     """max(o, 0), the paper's choice for p_i and p_ij,2. It reaches 0, where Theorem 2 no longer speaks."""
 
+    kind = "relu"
+
     def __call__(self, o: Tensor) -> Tensor:
         return o.relu()
 
@@ -61,6 +66,8 @@ class ReLU(Activation):
 class Exp(Activation):
     """exp(o), the paper's choice for p_ij,1. Unbounded."""
 
+    kind = "exp"
+
     def __call__(self, o: Tensor) -> Tensor:
         return o.exp()
 
@@ -68,25 +75,54 @@ class Exp(Activation):
         return p.log()
 
 
-ACTIVATIONS: dict[str, type[Activation]] = {"bounded": Bounded, "relu": ReLU, "exp": Exp}
+@dataclass(frozen=True)
+class Activations:
+    """Of p_i, p̃_ij,1 and p_ij,2."""
+
+    m: Activation
+    s: Activation
+    u: Activation
 
 
-class ActivationSettings(BaseModel):
-    """An activation on a card."""
+BOUNDED = Activations(Bounded(1e-3, 0.25), Bounded(0.05, 30.0), Bounded(1e-3, 0.45))
+"""For LASSO(10,300,10,0.1) on a ring, where L_i is about 42 and the special weights at γ = 0.03 are 0.03, 5.6 and 1/6; the best
+constant ones lie near 0.12, 1 and 1/3 (docs/training.md)."""
+PLAIN = Activations(ReLU(), Exp(), ReLU())
+"""As the paper ran it."""
+WORDS = {"bounded": BOUNDED, "plain": PLAIN}
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    kind: Literal["bounded", "relu", "exp"]
-    low: float | None = None
-    high: float | None = None
 
-    @classmethod
-    def of(cls, activation: Activation) -> ActivationSettings:
-        kind = next(name for name, kind in ACTIVATIONS.items() if type(activation) is kind)
-        return cls(kind=kind, **vars(activation))  # type: ignore[arg-type]  # pydantic checks it
+def read_activations(said: Any) -> Activations:
+    """What an experiment or a card says: 'bounded', 'plain', or one for each of m, s and u."""
+    if isinstance(said, Activations):
+        return said
+    if isinstance(said, str) and said in WORDS:
+        return WORDS[said]
+    if isinstance(said, dict) and set(said) == {"m", "s", "u"}:
+        return Activations(**{name: _read(part) for name, part in said.items()})
+    raise ValueError(
+        f"activations are {quoted(said)}: write 'bounded', 'plain', or bounds, {{ m = [0.001, 0.25], s = [...], u = [...] }}"
+    )
 
-    def build(self) -> Activation:
-        given = {name: value for name, value in (("low", self.low), ("high", self.high)) if value is not None}
-        try:
-            return ACTIVATIONS[self.kind](**given)
-        except TypeError:
-            raise InvalidInput(f"the activation {self.kind!r} cannot take {', '.join(given) or 'no bounds'}") from None
+
+def _read(said: Any) -> Activation:
+    """[low, high], or a table with the kind, as cards have it."""
+    kinds = {kind.kind: kind for kind in (Bounded, ReLU, Exp)}
+    table = {"kind": "bounded", "low": said[0], "high": said[1]} if isinstance(said, list) and len(said) == 2 else said
+    if isinstance(table, dict) and table.get("kind") in kinds:
+        given = {name: value for name, value in table.items() if name != "kind"}
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given.values()):
+            try:
+                return kinds[table["kind"]](**given)
+            except TypeError:
+                raise ValueError(f"the activation {table['kind']!r} cannot take {', '.join(given) or 'no bounds'}") from None
+    raise ValueError(f"an activation is {quoted(said)}: write [low, high], or a table with its kind: {', '.join(kinds)}")
+
+
+def write_activations(activations: Activations) -> dict[str, dict[str, Any]]:
+    """As cards have them."""
+    return {name: {"kind": part.kind, **asdict(part)} for name, part in vars(activations).items()}  # type: ignore[call-overload]
+
+
+ActivationsField = Annotated[Activations, PlainValidator(read_activations), PlainSerializer(write_activations)]
+"""Of a pydantic model."""

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor, nn
+from torch import nn
 
 from milodo.algorithms import Algorithm
-from milodo.algorithms.base import Space
+from milodo.algorithms.parameters import Space
 from milodo.errors import InvalidInput
-from milodo.learned.slots import Slots
 from milodo.network import Network
 from milodo.problems import Problem
-from milodo.topology import Topology, topology
-from milodo.types import NodeTensor
+from milodo.topology import Topology
+
+WIDEST = 4096
+"""Numbers that a network sees or remembers at once; a card that asks for more is refused."""
+Width = Annotated[int, Field(ge=1, le=WIDEST)]
+Seed = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Settings(BaseModel):
     """The numbers that fix an architecture, validated: they may come from anybody's file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
 
-WIDEST = 4096
-"""Numbers that a network sees or remembers at once; a card that asks for more is refused."""
-Hidden = Annotated[int, Field(ge=1, le=WIDEST)]
-Seed = Annotated[int, Field(ge=0)]
+class Recipe(Settings, ABC):
+    """[training.optimizer] of an experiment: which kind to make, and with which first weights. Every kind brings its own."""
+
+    kind: str
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether its first weights are random: then it need not converge before it has learnt to."""
+        return False
+
+    @property
+    def longest(self) -> int | None:
+        """Iterations it can do; None for any number."""
+        return None
+
+    @abstractmethod
+    def make(self, net: Network, d: int, seed: int) -> Learned:
+        """The optimizer with its first weights, for problems with d unknowns on this network."""
 
 
 class Learned(nn.Module, Algorithm):
@@ -43,6 +60,8 @@ class Learned(nn.Module, Algorithm):
 
     Settings: ClassVar[type[Settings]]
     """What its card says of its architecture."""
+    Recipe: ClassVar[type[Recipe]]
+    """What an experiment says of how to make it."""
 
     @abstractmethod
     def settings(self) -> Settings:
@@ -52,6 +71,10 @@ class Learned(nn.Module, Algorithm):
     @abstractmethod
     def build(cls, graph: Topology, settings: Any) -> Self:
         """An optimizer with these settings, its weights still to be loaded."""
+
+    def fits(self, graph: Topology) -> str | None:
+        """Why it cannot run on a graph; None if it can."""
+        return None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,37 +86,5 @@ class Learned(nn.Module, Algorithm):
         self.check_network(net)
 
     def check_network(self, net: Network) -> None:
-        if net.topology != self.topology:
-            raise InvalidInput(
-                f"{self.label} was made for {self.topology} and cannot run on {net.topology}: its networks belong to nodes. "
-                "Train it on this topology (milodo train ...)."
-            )
-
-
-class PerNode(Learned):
-    """A learned optimizer whose networks belong to nodes: every parameter has the nodes held here as its first axis."""
-
-    hidden: int
-    seed: int
-    """Of the first hidden states."""
-
-    def __init__(self, graph: str | Topology, nodes: Sequence[int] | None) -> None:
-        super().__init__()
-        self.topology = topology(graph)
-        self.nodes = tuple(range(self.topology.n)) if nodes is None else tuple(nodes)
-        self.slots = Slots(self.topology, self.nodes)
-
-    @classmethod
-    @abstractmethod
-    def build(cls, graph: Topology, settings: Any, nodes: Sequence[int] | None = None) -> Self: ...
-
-    def first_hidden(self, x0: NodeTensor, net: Network, d: int) -> list[Tensor]:
-        """Three pairs h, c [*batch, n, hidden, d] from N(0, 1), keyed by node and the same for all instances."""
-        start = net.randn(6, self.hidden, d, seed=self.seed).to(self.dtype)  # [n, 6, hidden, d]
-        return [part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)]
-
-    def at(self, nodes: Sequence[int]) -> Self:
-        rows = [self.nodes.index(node) for node in nodes]
-        part = self.build(self.topology, self.settings(), nodes).to(self.dtype)
-        part.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
-        return part.requires_grad_(next(self.parameters()).requires_grad)
+        if (why := self.fits(net.topology)) is not None:
+            raise InvalidInput(why)

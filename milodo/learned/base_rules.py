@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field
-from torch import Tensor
 
 from milodo.errors import InvalidInput, whole
 from milodo.learned.bank import Bank
-from milodo.learned.base import WIDEST, Hidden, PerNode, Seed, Settings
+from milodo.learned.base import WIDEST, Recipe, Seed, Settings, Width
+from milodo.learned.per_node import Hidden, PerNode
 from milodo.network import Network
 from milodo.problems import Problem, Zero
 from milodo.topology import Topology
@@ -24,19 +23,23 @@ HIDDEN = 100
 class State(NamedTuple):
     x: NodeTensor
     y: NodeTensor
-    h_m: Tensor
-    c_m: Tensor
-    h_s: Tensor
-    c_s: Tensor
-    h_u: Tensor
-    c_u: Tensor
-    """Hidden states of m, s, u [*batch, n, hidden, 1]."""
+    hidden: Hidden
+    """Of m, s and u [*batch, n, hidden, 1]."""
 
 
 class BaseRulesSettings(Settings):
-    d: Annotated[int, Field(ge=1, le=WIDEST)]
-    hidden: Hidden
+    d: Width
+    hidden: Width
     seed: Seed
+
+
+class BaseRulesRecipe(Recipe):
+    kind: Literal["base-rules"] = "base-rules"
+    hidden: Width = HIDDEN
+    from_scratch: ClassVar[bool] = True  # there is no special initialisation
+
+    def make(self, net: Network, d: int, seed: int) -> BaseRules:
+        return BaseRules(net.topology, d=d, hidden=self.hidden, seed=seed)
 
 
 class BaseRules(PerNode):
@@ -51,6 +54,7 @@ class BaseRules(PerNode):
 
     kind: ClassVar[str] = "base-rules"
     Settings: ClassVar = BaseRulesSettings
+    Recipe: ClassVar = BaseRulesRecipe
     label: ClassVar[str] = "Base rules"
     exact: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
@@ -81,13 +85,14 @@ class BaseRules(PerNode):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
-        return State(x0, torch.zeros_like(x0), *self.first_hidden(x0, net, 1))
+        return State(x0, torch.zeros_like(x0), self.first_hidden(x0, net, 1))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         seen = torch.cat((problem.grad(state.x), state.y), dim=-1).unsqueeze(-1).to(self.dtype)  # [*batch, n, 2d, 1]
-        m, h_m, c_m = self.m(seen, state.h_m, state.c_m)
+        h = state.hidden
+        m, h_m, c_m = self.m(seen, h.h_m, h.c_m)
         z = state.x - m.squeeze(-1)
         dz = self.slots.by_node(net.diff(z)).flatten(-2).unsqueeze(-1).to(self.dtype)  # [*batch, n, width · d, 1]
-        s, h_s, c_s = self.s(dz, state.h_s, state.c_s)
-        u, h_u, c_u = self.u(dz, state.h_u, state.c_u)
-        return State(z - u.squeeze(-1), state.y + s.squeeze(-1), h_m, c_m, h_s, c_s, h_u, c_u)
+        s, h_s, c_s = self.s(dz, h.h_s, h.c_s)
+        u, h_u, c_u = self.u(dz, h.h_u, h.c_u)
+        return State(z - u.squeeze(-1), state.y + s.squeeze(-1), Hidden(h_m, c_m, h_s, c_s, h_u, c_u))

@@ -176,7 +176,7 @@ def load_optimizer(name: str | Path) -> tuple[Learned, Card]:
 def _first(error: ValidationError) -> str:
     """Where the first mistake is, and what it is."""
     first = error.errors(include_input=False)[0]
-    return f"{shortened('.'.join(map(str, first['loc'])))}: {shortened(first['msg'], 200)}"
+    return f"{shortened('.'.join(map(str, first['loc'])))}: {shortened(first['msg'].removeprefix('Value error, '), 200)}"
 
 
 def _expected(kind: type[Learned], graph: Topology, settings: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field
 from torch import nn
 
 from milodo.errors import InvalidInput, as_float, whole
-from milodo.learned.base import Learned, Settings
+from milodo.learned.base import Learned, Positive, Recipe, Settings
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology, topology
@@ -28,8 +28,25 @@ class State(NamedTuple):
     """The layer that comes next."""
 
 
+Layers = Annotated[int, Field(ge=1, le=LAYERS)]
+
+
 class LPGExtraSettings(Settings):
-    layers: Annotated[int, Field(ge=1, le=LAYERS)]
+    layers: Layers
+
+
+class LPGExtraRecipe(Recipe):
+    kind: Literal["lpg-extra"] = "lpg-extra"
+    layers: Layers = LAYERS
+    gamma: Positive = 0.02
+    """Step size of every layer at the start."""
+
+    @property
+    def longest(self) -> int:
+        return self.layers
+
+    def make(self, net: Network, d: int, seed: int) -> LPGExtra:
+        return LPGExtra(net.topology, layers=self.layers, gamma=self.gamma)
 
 
 class LPGExtra(Learned):
@@ -40,11 +57,13 @@ class LPGExtra(Learned):
         x⁺ = prox_{s_k r}(z̃⁺)
 
     For r = λ‖·‖₁ the last line is a soft threshold at θ_k = s_k λ, free of α_k. That freedom costs exactness: the fixed point is
-    the optimum only where s_k = α_k. PG-EXTRA's c does not depend on the step size, hence needs no change here.
+    the optimum only where s_k = α_k. PG-EXTRA's c does not depend on the step size, hence needs no change here. Nothing in it
+    belongs to a node or an edge: it runs on any graph, whichever it was trained on.
     """
 
     kind: ClassVar[str] = "lpg-extra"
     Settings: ClassVar = LPGExtraSettings
+    Recipe: ClassVar = LPGExtraRecipe
     label: ClassVar[str] = "LPG-EXTRA"
     exact: ClassVar[bool] = False
     rounds: ClassVar[int] = 1

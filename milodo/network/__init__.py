@@ -1,28 +1,13 @@
 """Links between nodes: swap and its calculus, simulated or real, perfect or not; the observer."""
 
-from milodo.network.base import Network
-from milodo.network.compressed import CODECS, CompressedNetwork, codec, degraded
+from milodo.network.base import Network, degraded
+from milodo.network.channels import FORMATS, Cast, Channel, Format, Outage, TopK, message_format
 from milodo.network.distributed import DistributedNetwork, PeerLost, Peers, place
-from milodo.network.lossy import LossyNetwork
 from milodo.network.observer import Observer, StackedObserver, TreeObserver
-from milodo.network.stacked import CommonMixingNetwork, StackedNetwork
+from milodo.network.stacked import StackedNetwork
 from milodo.network.traffic import Traffic
 
 __all__ = [
-    "CODECS",
-    "CommonMixingNetwork",
-    "CompressedNetwork",
-    "DistributedNetwork",
-    "LossyNetwork",
-    "Network",
-    "Observer",
-    "PeerLost",
-    "Peers",
-    "StackedNetwork",
-    "StackedObserver",
-    "Traffic",
-    "TreeObserver",
-    "codec",
-    "degraded",
-    "place",
-]
+    "FORMATS", "Cast", "Channel", "DistributedNetwork", "Format", "Network", "Observer", "Outage", "PeerLost", "Peers",
+    "StackedNetwork", "StackedObserver", "TopK", "Traffic", "TreeObserver", "degraded", "message_format", "place",
+]  # fmt: skip

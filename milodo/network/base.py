@@ -4,69 +4,81 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
+from copy import copy
+from typing import Any, NamedTuple, Self
 
 import networkx as nx
 import numpy as np
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput, whole
-from milodo.network.hops import Hop, held
-from milodo.network.hops import rounds as tree_rounds
+from milodo.errors import InvalidInput, quoted, whole
+from milodo.network.channels import Channel, Format, Outage, message_format
+from milodo.network.routes import Route, Routes
 from milodo.network.traffic import Traffic
 from milodo.topology import Topology, contraction, spectrum, topology
 from milodo.topology import weights as edge_weights
 from milodo.types import EdgeTensor, NodeTensor
 
 
+class Exchanged(NamedTuple):
+    """After one round: what we said, row by row as the other end understood it; what we heard; over which arcs anything came."""
+
+    said: Tensor
+    heard: Tensor
+    up: Tensor | None
+    """[m, 1]; None where all links work."""
+
+
 class Network(ABC):
-    """The links of the nodes held here.
+    """The links of the nodes held here, as they are in one iteration.
 
     swap(e)_ij = e_ji            the only operation that crosses the boundary of a node
     spread(x)_ij = x_i           pull(x)_ij = x_j = swap(spread(x))
-    diff(x)_ij = x_i - x_j       sum(e)_i = Σ_{j in N(i)} e_ij
+    diff(x)_ij = x_i - x_j       sum(e)_i = Σ_{j in N(i)} e_ij,   max(e)_i likewise
     lap(x)_i = Σ_j w_ij (x_i - x_j)         mix(x) = x - lap(x), the robust W x     (eq. robust-implementation)
     both(e)_ij = (e_ij + e_ji) / 2          the same at both ends of an edge        (eq. module-symmetric-composite)
     total(x)_i = Σ_j x_j                    over all nodes, by messages along a spanning tree: exact, on links that hold
     """
 
-    iteration = 0
-    """The one under way, where a loop says so: for messages to people."""
-    first_round = 0
-    """Rounds before the run under way: what is drawn by the round is drawn alike whatever ran before."""
+    k = 0
+    """The iteration whose links these are (`at_step`)."""
+    round = 0
+    """Rounds of that iteration so far, counted where they decide which links work."""
+    format: Format | None = None
+    outage: Outage | None = None
 
     def __init__(
         self,
         graph: str | Topology | nx.Graph,
         weights: str | np.ndarray = "metropolis",
         *,
-        nodes: Sequence[int] | None = None,
+        processes: Sequence[Sequence[int]] | None = None,
+        rank: int = 0,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
+        """`processes` says which nodes each process holds, all of them one process unless given; this is process `rank`."""
         self.topology = topology(graph)
-        self.nodes = tuple(range(self.topology.n)) if nodes is None else tuple(nodes)
-        if sorted(set(self.nodes)) != list(self.nodes) or not set(self.nodes) <= set(range(self.topology.n)):
-            raise InvalidInput(f"nodes {self.nodes} must be distinct, sorted, and nodes of {self.topology}.")
+        held = [range(self.topology.n)] if processes is None else processes
+        self.nodes, everybody = tuple(held[rank]), sorted(node for part in held for node in part)
+        if everybody != list(range(self.topology.n)) or list(self.nodes) != sorted(self.nodes):
+            raise InvalidInput(f"processes {quoted(held)} must hold every node of {self.topology} once, each its own in order.")
         per_edge = edge_weights(self.topology, weights)
         self.contraction = contraction(self.topology, per_edge)
         """λ = max_{i >= 2} |λ_i(W)|, known to every node before the first iteration."""
         self.eigenvalues = spectrum(self.topology, per_edge)
         """Of I - W, beside the 0 of consensus, in ascending order; known likewise."""
         self.traffic = Traffic()
-
-        weight = {edge: float(value) for edge, value in zip(self.topology.edges, per_edge, strict=True)}
-        held = {node: row for row, node in enumerate(self.nodes)}
-        self.arcs = tuple(arc for arc in self.topology.arcs if arc[0] in held)
+        self.routes = Routes(self.topology, held, rank, device)
+        arcs = self.routes.arcs
+        self.arcs = tuple(map(tuple, arcs.tolist()))
         """Directed edges (i, j) that leave a node held here: the rows of an EdgeTensor."""
-        on_arcs = [[weight[min(arc), max(arc)]] for arc in self.arcs]
-        self.w64 = torch.tensor(on_arcs, dtype=torch.float64, device=device).reshape(-1, 1)
+        self.w64 = torch.from_numpy(per_edge[self.routes.edge_of(arcs)]).to(device).unsqueeze(-1)
         """Mixing weights [m, 1] before rounding to dtype."""
         self.w = self.w64.to(dtype)
         """Mixing weights [m, 1]."""
-        self._source = torch.tensor([held[i] for i, _ in self.arcs], dtype=torch.long, device=device)
+        self._source = torch.from_numpy(self.routes.row[arcs[:, 0]]).to(device)
         degrees = {self.topology.degrees[node] for node in self.nodes}
         self._degree = degrees.pop() if len(degrees) == 1 else None
 
@@ -83,45 +95,98 @@ class Network(ABC):
     def device(self) -> torch.device:
         return self.w.device
 
+    def at_step(self, k: int) -> Network:
+        """The links of iteration k: what is drawn by the round is drawn alike, whatever ran before on this network."""
+        return self if self.outage is None else self._view(k)
+
+    def _view(self, k: int) -> Self:
+        view = copy(self)
+        view.k, view.round = k, 0
+        return view
+
+    def through(self, *channels: Channel) -> Self:
+        """The same nodes, links and counters, with messages that go through these channels too; their order does not matter."""
+        net = copy(self)
+        for channel in channels:
+            kind = "format" if isinstance(channel, Format) else "outage" if isinstance(channel, Outage) else None
+            if kind is None:
+                raise InvalidInput(f"{quoted(channel)} is no channel. Give Outage(p), Cast(dtype) or TopK(fraction).")
+            if getattr(net, kind) is not None:
+                raise InvalidInput(
+                    f"messages go through {getattr(net, kind)} already, and {channel} is another {kind}. Give one."
+                )
+            setattr(net, kind, channel)
+        return net
+
     @abstractmethod
-    def _permute(self, e: EdgeTensor) -> EdgeTensor:
-        """The transport: row (i, j) of the result is row (j, i) of e."""
+    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
+        """The transport: what arrives of a message along a route, over the edges that are up (all of them unless said)."""
 
-    def _fetch(self, x: NodeTensor) -> EdgeTensor:
-        """Row (i, j) of the result is x_j."""
-        return _Swap.apply(self.spread(x), self)
+    def _exchange(self, x: Tensor, route: Route) -> Exchanged:
+        """The one way to send: shortened, counted, carried, and not heard where a link is down. One round."""
+        by_node, learns = route is self.routes.of_nodes, torch.is_grad_enabled() and x.requires_grad
+        # Weights, which travel by arc, are never made sparse.
+        form = self.format if self.format is not None and (by_node or not self.format.sparse) else None
+        up = None
+        if self.outage is not None:
+            up = self.outage.up(len(self.topology.edges), self.k, self.round).to(self.device)
+            self.round += 1
+        message = x if form is None else form.encode(x.detach())
+        self._count(route, message, x.shape[-1] if form is None else form.numbers(x.shape[-1]), up)
+        if learns:
+            said = x if form is None else form.understood(x)
+            heard = self._differentiably(said, by_node)
+        else:
+            heard = self._carry(message, route, up)
+            said = x
+            if form is not None:
+                said, heard = (form.decode(part, x.shape[-1], x.dtype) for part in (message, heard))
+        if up is None:
+            return Exchanged(said, heard, None)
+        up = up[route.edges].unsqueeze(-1)
+        return Exchanged(said, torch.where(up, heard, self.spread(said) if by_node else said), up)
 
-    def _count(self, d: int, itemsize: int) -> None:
-        self.traffic.count(edges=len(self.arcs), d=d, itemsize=itemsize)
+    def _differentiably(self, x: Tensor, by_node: bool) -> EdgeTensor:
+        return _Swap.apply(self.spread(x) if by_node else x, self)
+
+    def _count(self, route: Route, message: Tensor, numbers: int, up: Tensor | None = None) -> None:
+        sent = len(route.sent) if up is None else int(up[route.sent].sum())
+        self.traffic.count(messages=sent, numbers=numbers, size=message.shape[-1] * message.element_size())
 
     def swap(self, e: EdgeTensor) -> EdgeTensor:
         """Send e_ij to j, receive e_ji. One round."""
-        self._count(e.shape[-1], e.element_size())
-        return _Swap.apply(e, self)
+        return self._exchange(e, self.routes.of_arcs).heard
 
     def spread(self, x: NodeTensor) -> EdgeTensor:
         return x.index_select(-2, self._source)
 
     def pull(self, x: NodeTensor) -> EdgeTensor:
         """x_j for every neighbour j. One round."""
-        self._count(x.shape[-1], x.element_size())
-        return self._fetch(x)
+        return self._exchange(x, self.routes.of_nodes).heard
 
     def diff(self, x: NodeTensor) -> EdgeTensor:
         """x_i - x_j for every neighbour j. One round."""
+        said, heard, _ = self._exchange(x, self.routes.of_nodes)
         if self._degree:  # broadcasting x_i over its edges saves the gather of spread
-            return (x.unsqueeze(-2) - self.pull(x).unflatten(-2, (self.n, self._degree))).flatten(-3, -2)
-        return self.spread(x) - self.pull(x)
+            return (said.unsqueeze(-2) - heard.unflatten(-2, (self.n, self._degree))).flatten(-3, -2)
+        return self.spread(said) - heard
 
     def both(self, e: EdgeTensor) -> EdgeTensor:
-        """(e_ij + e_ji) / 2, in which both ends of an edge agree. One round."""
-        return (e + self.swap(e)) / 2
+        """(e_ij + e_ji) / 2, in which both ends of an edge agree; 0 where they could not. One round."""
+        said, heard, up = self._exchange(e, self.routes.of_arcs)
+        agreed = (said + heard) / 2
+        return agreed if up is None else torch.where(up, agreed, torch.zeros_like(agreed))
 
     def sum(self, e: EdgeTensor) -> NodeTensor:
         if self._degree:
             return e.unflatten(-2, (self.n, self._degree)).sum(-2)
         zero = e.new_zeros((*e.shape[:-2], self.n, e.shape[-1]))
         return zero.index_add(-2, self._source, e)
+
+    def max(self, e: EdgeTensor) -> NodeTensor:
+        """The largest e_ij over all neighbours j; -∞ at a node that has none."""
+        least = e.new_full((*e.shape[:-2], self.n, e.shape[-1]), -torch.inf)
+        return least.scatter_reduce(-2, self._source.unsqueeze(-1).expand(e.shape), e, "amax")
 
     def lap(self, x: NodeTensor) -> NodeTensor:
         """Σ_j w_ij (x_i - x_j). One round."""
@@ -140,36 +205,40 @@ class Network(ABC):
         Partial sums go up the spanning tree and the total comes down: one message up and one down each edge of the tree, in as
         many rounds as the tree is high, twice.
         """
-        for hop in (*self._hops[0], *self._hops[1]):
-            self.traffic.count(edges=hop.sent, d=x.shape[-1], itemsize=self._itemsize(x))
+        if self.outage is not None:
+            raise InvalidInput(
+                f"a sum over a spanning tree breaks if one message is lost, and links are down {self.outage.p:.0%} of the time "
+                "here. Use a method that gossips, e.g. accelerated-ed."
+            )
+        if self.format is not None and self.format.sparse:
+            raise InvalidInput(
+                "a sum over a spanning tree needs every coordinate, and these messages leave most of them out. "
+                "Use messages = 'float32' or shorter, or a method that gossips, e.g. accelerated-ed."
+            )
+        message = self._encoded(x[..., :1, :])
+        for hop in (*self.routes.up, *self.routes.down):
+            self._count(hop, message, x.shape[-1])
         return _Total.apply(x, self)
 
-    @cached_property
-    def _hops(self) -> tuple[list[Hop], list[Hop]]:
-        up, down = tree_rounds(self.topology.tree)
-        return [self._hop(arcs) for arcs in up], [self._hop(arcs) for arcs in down]
+    def _encoded(self, x: Tensor) -> Tensor:
+        return x if self.format is None else self.format.encode(x)
 
-    def _hop(self, arcs: list[tuple[int, int]]) -> Hop:
-        row = {node: k for k, node in enumerate(self.nodes)}
-        sent, inside, ending = held(arcs, self.nodes)
-        sources, targets = ([row[i] for i, _ in inside], [row[j] for _, j in ending])
-        return Hop(tuple(arcs), sent, *(torch.tensor(rows, dtype=torch.long, device=self.device) for rows in (sources, targets)))
+    def _relay(self, x: NodeTensor, hop: Route) -> Tensor:
+        """What arrives of x in one round along the tree."""
+        arrived = self._carry(self._encoded(x), hop)
+        return arrived if self.format is None else self.format.decode(arrived, x.shape[-1], x.dtype)
 
-    def _itemsize(self, x: Tensor) -> int:
-        """Bytes of one number of x in a message."""
-        return x.element_size()
+    def _gather(self, x: NodeTensor) -> NodeTensor:
+        """Partial sums, up to the root; which, too, goes on with what it sends."""
+        for hop in self.routes.up:
+            x = x.index_add(-2, hop.receivers, self._relay(x, hop))
+        return x if self.format is None else self.format.understood(x)
 
-    def _total(self, x: NodeTensor) -> NodeTensor:
-        up, down = self._hops
-        for hop in up:
-            x = x.index_add(-2, hop.targets, self._relay(x, hop))
-        for hop in down:
-            x = x.index_copy(-2, hop.targets, self._relay(x, hop))
+    def _scatter(self, x: NodeTensor) -> NodeTensor:
+        """What the root has, down to all."""
+        for hop in self.routes.down:
+            x = x.index_copy(-2, hop.receivers, self._relay(x, hop))
         return x
-
-    @abstractmethod
-    def _relay(self, x: NodeTensor, hop: Hop) -> Tensor:
-        """The transport of one round in which only the arcs (i, j) of a hop carry x_i: what arrives here, in the hop's order."""
 
     def randn(self, *shape: int, seed: int) -> Tensor:
         """Standard normal numbers [n, *shape] that depend on the seed and the node's id, not on the process that holds it."""
@@ -178,13 +247,20 @@ class Network(ABC):
         return torch.from_numpy(np.stack(rows)).to(self.dtype).to(self.device)
 
 
+def degraded(net: Network, *, outage: float = 0.0, messages: str = "full", seed: int = 0) -> Network:
+    """The network with links that fail and short messages, as far as asked for."""
+    form = message_format(messages)
+    channels = [*([Outage(outage, seed)] if outage else []), *([form] if form else [])]
+    return net.through(*channels) if channels else net
+
+
 class _Total(torch.autograd.Function):
     """The sum at every node is 11ᵀ, which is symmetric: its own adjoint."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, net: Network) -> Tensor:
         ctx.net = net
-        return net._total(x)
+        return net._scatter(net._gather(x))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -197,7 +273,7 @@ class _Swap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, e: Tensor, net: Network) -> Tensor:
         ctx.net = net
-        return net._permute(e)
+        return net._carry(e, net.routes.of_arcs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:

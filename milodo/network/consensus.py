@@ -66,9 +66,5 @@ def average(net: Network, x: NodeTensor) -> NodeTensor:
 def maximum(net: Network, x: NodeTensor) -> NodeTensor:
     """max_j x_j at every node, exactly: after as many rounds as the graph is wide everybody has heard of it."""
     for _ in range(net.topology.diameter):
-        heard = net.pull(x)
-        for row, node in enumerate(net.nodes):
-            rows = [k for k, (i, _) in enumerate(net.arcs) if i == node]
-            x = x.clone()
-            x[..., row, :] = heard[..., rows, :].amax(-2).maximum(x[..., row, :])
+        x = x.maximum(net.max(net.pull(x)))
     return x

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
-from milodo.network.hops import Hop
+from milodo.network.routes import Route
 from milodo.topology import Topology, topology
-from milodo.types import EdgeTensor, NodeTensor
 
 TIMEOUT = 60.0
 """Seconds to wait for a neighbour before it counts as lost."""
@@ -76,6 +75,8 @@ class Peers:
         self.graph.add_nodes_from(range(self.world))
         self.doing = "at the start"
         """Where we are, for messages to people."""
+        self.carried = 0
+        """Bytes that methods have sent to other processes."""
 
     @property
     def neighbours(self) -> list[int]:
@@ -112,119 +113,46 @@ class Peers:
         return PeerLost(ranks[0], " or ".join(called(self.held[rank], rank) for rank in sorted(set(ranks))), why, self.held)
 
 
-@dataclass
-class Link:
-    """All edges between the nodes held here and those of one other process: one message each way."""
-
-    rank: int
-    rows: Tensor
-    """Rows (i, j) of an EdgeTensor that go there, sorted by (i, j)."""
-    sources: Tensor
-    """The row of i in a NodeTensor, for each of them."""
-    targets: Tensor
-    """Rows (i, j) that what comes from there fills; it arrives sorted by (j, i)."""
-    buffers: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    def buffer(self, e: Tensor) -> tuple[Tensor, Tensor]:
-        """Contiguous memory to send from and to receive into, made once for a shape and a type."""
-        key = (e.shape[:-2], e.shape[-1], e.dtype)
-        if key not in self.buffers:
-            shape = (*e.shape[:-2], len(self.rows), e.shape[-1])
-            self.buffers[key] = (e.new_empty(shape), e.new_empty(shape))
-        return self.buffers[key]
-
-
-@dataclass(frozen=True)
-class HopBetweenProcesses(Hop):
-    """A round of a sum over the tree, with what goes to and comes from other processes."""
-
-    inside: Tensor
-    """Which of the arcs that end here begin here."""
-    links: list[tuple[int, Tensor, Tensor]]
-    """(rank, rows of x that go there, arcs that end here and begin there)."""
-
-
 class DistributedNetwork(Network):
     """The nodes of this process. torch.distributed must be initialised, by every process alike (milodo.runtime does)."""
 
     def __init__(
         self,
         graph: str | Topology | nx.Graph,
-        *args: Any,
+        weights: str | np.ndarray = "metropolis",
+        *,
         processes: Sequence[Sequence[int]] | None = None,
         timeout: float = TIMEOUT,
-        **kwargs: Any,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
     ) -> None:
         """`processes` says which nodes each process holds; as evenly as possible unless given."""
         graph = topology(graph)
-        self.peers = Peers(graph, processes or place(graph.n, dist.get_world_size()), timeout)
-        super().__init__(graph, *args, nodes=self.peers.held[self.peers.rank], **kwargs)
-        home, here = self.peers.home, self.peers.rank
-        row = {arc: k for k, arc in enumerate(self.arcs)}
-        inside = [arc for arc in self.arcs if home[arc[1]] == here]
-        self._inside = self._index([row[arc] for arc in inside])
-        self._inside_reverse = self._index([row[j, i] for i, j in inside])
-        self._inside_target = self._index([self.nodes.index(j) for _, j in inside])
-        self.links = []
-        for rank in self.peers.neighbours:
-            going = [(i, j) for i, j in self.arcs if home[j] == rank]
-            coming = sorted(going, key=lambda arc: (arc[1], arc[0]))
-            sources = self._index([self.nodes.index(i) for i, _ in going])
-            self.links.append(
-                Link(rank, self._index([row[arc] for arc in going]), sources, self._index([row[arc] for arc in coming]))
-            )
+        held = processes or place(graph.n, dist.get_world_size())
+        self.peers = Peers(graph, held, timeout)
+        super().__init__(graph, weights, processes=held, rank=self.peers.rank, dtype=dtype, device=device)
 
-    def _index(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, dtype=torch.long, device=self.device)
+    def at_step(self, k: int) -> Network:
+        return self._view(k)
 
-    def _permute(self, e: EdgeTensor) -> EdgeTensor:
-        return self._exchange(e, [link.rows for link in self.links], self._inside_reverse)
-
-    def _fetch(self, x: NodeTensor) -> EdgeTensor:
-        if torch.is_grad_enabled() and x.requires_grad:
-            return super()._fetch(x)
-        return self._exchange(x, [link.sources for link in self.links], self._inside_target)
-
-    def _hop(self, arcs: list[tuple[int, int]]) -> Hop:
-        home, here, row = self.peers.home, self.peers.rank, {node: k for k, node in enumerate(self.nodes)}
-        ending = [arc for arc in arcs if home[arc[1]] == here]
-        links = []
-        for rank in self.peers.neighbours:
-            going = [row[i] for i, j in arcs if home[i] == here and home[j] == rank]
-            coming = [k for k, (i, _) in enumerate(ending) if home[i] == rank]
-            if going or coming:
-                links.append((rank, self._index(going), self._index(coming)))
-        inside = self._index([k for k, (i, _) in enumerate(ending) if home[i] == here])
-        return HopBetweenProcesses(**vars(super()._hop(arcs)), inside=inside, links=links)
-
-    def _relay(self, x: NodeTensor, hop: Hop) -> Tensor:
-        assert isinstance(hop, HopBetweenProcesses)
-        x, shape = x.detach(), x.shape
-        out = x.new_empty(*shape[:-2], len(hop.targets), shape[-1])
-        out.index_copy_(-2, hop.inside, x.index_select(-2, hop.sources))
-        sends = [(rank, x.index_select(-2, going).contiguous()) for rank, going, _ in hop.links if len(going)]
-        from_others = [(rank, coming) for rank, _, coming in hop.links if len(coming)]
-        arriving = [(rank, coming, x.new_empty(*shape[:-2], len(coming), shape[-1])) for rank, coming in from_others]
-        self.peers.doing = f"in iteration {self.iteration}, round {self.traffic.rounds}, in a sum over the tree"
-        self.peers.wait(self.peers.exchange(sends, [(rank, buffer) for rank, _, buffer in arriving]))
-        for _, coming, buffer in arriving:
-            out.index_copy_(-2, coming, buffer)
-        return out
-
-    def _exchange(self, x: Tensor, rows: list[Tensor], inside: Tensor) -> EdgeTensor:
-        """Sends every link its rows of x and puts what arrives where it belongs; edges inside this process are local."""
-        sends, receives = [], []
-        for link, these in zip(self.links, rows, strict=True):
-            leaving, arriving = link.buffer(x)
-            torch.index_select(x.detach(), -2, these, out=leaving)
-            sends.append((link.rank, leaving))
-            receives.append((link.rank, arriving))
-        self.peers.doing = f"in iteration {self.iteration}, round {self.traffic.rounds}"
+    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
+        """Sends every link its rows and puts what arrives where it belongs; arcs inside this process are local."""
+        message = message.detach()
+        links = route.links if up is None else [link.over(up) for link in route.links]
+        buffers = [link.buffer(message) for link in links]
+        for link, (leaving, _) in zip(links, buffers, strict=True):
+            torch.index_select(message, -2, link.going, out=leaving)
+        sends = [(link.rank, leaving) for link, (leaving, _) in zip(links, buffers, strict=True) if len(link.going)]
+        receives = [(link.rank, arriving) for link, (_, arriving) in zip(links, buffers, strict=True) if len(link.coming)]
+        self.peers.doing = f"in iteration {self.k}, round {self.traffic.rounds}"
+        self.peers.carried += sum(leaving.numel() * leaving.element_size() for _, leaving in sends)
         works = self.peers.exchange(sends, receives)
-        out = x.new_empty(*x.shape[:-2], len(self.arcs), x.shape[-1])
-        if len(inside):
-            out.index_copy_(-2, self._inside, x.detach().index_select(-2, inside))
+        inside = message.index_select(-2, route.rows)
+        if route.places is not None:
+            shape = (*message.shape[:-2], route.arrivals, message.shape[-1])
+            # What comes over no link stays 0, which every format can read.
+            inside = message.new_zeros(shape).index_copy_(-2, route.places, inside)
         self.peers.wait(works)
-        for link, (_, arriving) in zip(self.links, receives, strict=True):
-            out.index_copy_(-2, link.targets, arriving)
-        return out
+        for link, (_, arriving) in zip(links, buffers, strict=True):
+            inside.index_copy_(-2, link.coming, arriving)
+        return inside

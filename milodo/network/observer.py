@@ -22,6 +22,10 @@ class Observer(Protocol):
         """Sum over all processes."""
         ...
 
+    def agreed(self, x: Tensor) -> Tensor:
+        """One answer for all processes where each has its own: their mean, a process counting as much as it holds nodes."""
+        ...
+
 
 class StackedObserver:
     """All nodes are in this process."""
@@ -30,6 +34,9 @@ class StackedObserver:
         return x.mean(dim)
 
     def total(self, x: Tensor) -> Tensor:
+        return x
+
+    def agreed(self, x: Tensor) -> Tensor:
         return x
 
 
@@ -62,6 +69,9 @@ class TreeObserver:
             peers.wait(peers.exchange([], [(self.parent, total)]))
         peers.wait(peers.exchange([(rank, total) for rank in self.children], []))
         return total.to(x.device)
+
+    def agreed(self, x: Tensor) -> Tensor:
+        return self.total(x * (len(self.peers.held[self.peers.rank]) / self.n))
 
     def barrier(self) -> None:
         """Returns when every process has come here."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import networkx as nx
+import numpy as np
 import torch
+from torch import Tensor
 
-from milodo.errors import InvalidInput
 from milodo.network.base import Network
-from milodo.network.hops import Hop
+from milodo.network.routes import Route
+from milodo.topology import Topology
 from milodo.types import EdgeTensor, NodeTensor
 
 
@@ -20,30 +23,26 @@ class StackedNetwork(Network):
     [0.33333333333333337, 0.3333333333333333, 0.0, 0.3333333333333333]
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.n != self.topology.n:
-            raise InvalidInput(f"a StackedNetwork holds all {self.topology.n} nodes of {self.topology}; leave out nodes=...")
-        row = {arc: k for k, arc in enumerate(self.arcs)}
-        self._reverse = torch.tensor([row[j, i] for i, j in self.arcs], dtype=torch.long, device=self.device)
-        self._target = torch.tensor([j for _, j in self.arcs], dtype=torch.long, device=self.device)
+    def __init__(
+        self,
+        graph: str | Topology | nx.Graph,
+        weights: str | np.ndarray = "metropolis",
+        *,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(graph, weights, dtype=dtype, device=device)
 
-    def _permute(self, e: EdgeTensor) -> EdgeTensor:
-        return e.index_select(-2, self._reverse)
+    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
+        return message.index_select(-2, route.rows)
 
-    def _fetch(self, x: NodeTensor) -> EdgeTensor:
+    def _differentiably(self, x: Tensor, by_node: bool) -> EdgeTensor:
         # swap(spread(x)) in one gather instead of two.
-        return x.index_select(-2, self._target)
+        return x.index_select(-2, self.routes.of_nodes.rows) if by_node else super()._differentiably(x, by_node)
 
-    def _relay(self, x: NodeTensor, hop: Hop) -> torch.Tensor:
-        return x.index_select(-2, hop.sources)
-
-    def _total(self, x: NodeTensor) -> NodeTensor:
-        for hop in self._hops[0]:
-            x = x.index_add(-2, hop.targets, self._relay(x, hop))
+    def _scatter(self, x: NodeTensor) -> NodeTensor:
         # What would come down is what the root has.
-        root = self.topology.tree.root
-        return x.narrow(-2, root, 1).expand_as(x).contiguous()
+        return x.narrow(-2, self.topology.tree.root, 1).expand_as(x).contiguous()
 
 
 class CommonMixingNetwork(StackedNetwork):

@@ -1,4 +1,4 @@
-"""What moved over the links: counted by `Network` whenever every node talks to its neighbours (swap, pull)."""
+"""What moved over the links: counted by `Network` whenever nodes send."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ class Traffic:
     floats: int = 0
     bytes: int = 0
 
-    def count(self, *, edges: int, d: int, itemsize: int) -> None:
+    def count(self, *, messages: int, numbers: int, size: int) -> None:
+        """One round of messages, each with so many numbers in so many bytes."""
         self.rounds += 1
-        self.messages += edges
-        self.floats += edges * d
-        self.bytes += edges * d * itemsize
-
-    def recount(self, *, floats: int, of: int) -> None:
-        """The floats just counted were `of` bytes of a packed message that holds so many."""
-        self.floats += floats - of
+        self.messages += messages
+        self.floats += messages * numbers
+        self.bytes += messages * size
 
     def snapshot(self) -> Traffic:
         return replace(self)

@@ -50,6 +50,10 @@ class Problem(ABC):
     def at(self, nodes: Sequence[int]) -> Self:
         """The same problem, holding only these rows."""
 
+    def at_step(self, k: int) -> Problem:
+        """What methods see of it in iteration k: itself, unless each iteration has a minibatch of its own."""
+        return self
+
     def prox(self, v: NodeTensor, step: Step) -> NodeTensor:
         return self.reg.prox(v, step)
 
@@ -75,6 +79,10 @@ class Problem(ABC):
     def certificate(self, x: Point, observer: Observer) -> Tensor | None:
         """A proven bound of objective(x) - minimum, one number an instance; None where the problem knows none."""
         return None
+
+    def metrics(self, x: NodeTensor, observer: Observer) -> dict[str, Tensor]:
+        """What else is worth recording of an iterate, by name, one number an instance: an accuracy, for one."""
+        return {}
 
 
 class Family(ABC):

@@ -16,8 +16,9 @@ from safetensors.torch import save_file
 from milodo.errors import InvalidInput
 from milodo.files import atomic
 from milodo.network import Network
+from milodo.tree import leaves, rebuilt
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Snapshots:
@@ -67,15 +68,15 @@ class Snapshots:
     def keep(self, k: int, state: Any) -> None:
         if k == 0 or k % self.every:
             return
-        tensors = {n: v.detach().cpu().contiguous().clone() for n, v in state._asdict().items() if isinstance(v, torch.Tensor)}
-        others = {n: v for n, v in state._asdict().items() if not isinstance(v, torch.Tensor)}
+        parts = leaves(state)
+        tensors = {n: v.detach().cpu().contiguous().clone() for n, v in parts.items() if isinstance(v, torch.Tensor)}
+        others = {n: v for n, v in parts.items() if not isinstance(v, torch.Tensor)}
         facts = {
             "format": FORMAT,
             "run": self.run,
             "k": k,
             "others": others,
             "traffic": vars(self.net.traffic),
-            "first_round": self.net.first_round,
             "notes": self.notes(),
         }
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -102,9 +103,9 @@ class Snapshots:
         ):
             raise InvalidInput(f"{path}: a snapshot of another run. Start again without --resume, or with another --out.")
         parts = {}
-        for name, value in first._asdict().items():
+        for name, value in leaves(first).items():
             if not isinstance(value, torch.Tensor):
-                parts[name] = type(value)(facts["others"][name])
+                parts[name] = None if value is None else type(value)(facts["others"][name])
                 continue
             kept = tensors.get(name)
             if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
@@ -112,9 +113,8 @@ class Snapshots:
             parts[name] = kept.to(value.device)
         for name, value in facts["traffic"].items():
             setattr(self.net.traffic, name, int(value))
-        self.net.first_round = int(facts["first_round"])
         self.found = facts["notes"]
-        return self.chosen, type(first)(**parts)
+        return self.chosen, rebuilt(first, parts)
 
 
 def forget_all(folder: Path, ranks: Callable[[int], bool]) -> None:

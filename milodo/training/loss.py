@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from milodo.metrics import consensus_error, mean_point
 from milodo.network import Observer
 from milodo.problems import Problem
-from milodo.solve import consensus_error, mean_point
 from milodo.types import NodeTensor, Point
 
 FLOOR = 1e-6

@@ -15,16 +15,18 @@ from torch.utils.checkpoint import checkpoint
 from milodo.config import Experiment, StageTable
 from milodo.errors import InvalidInput
 from milodo.files import make_writable, read_versioned_json, write_json
+from milodo.judge import GROWTH, Judge
 from milodo.learned.checkpoint import save_optimizer
-from milodo.network import StackedNetwork, StackedObserver
+from milodo.metrics import consensus_error, mean_point
+from milodo.network import StackedObserver
 from milodo.problems import Problem
 from milodo.provenance import provenance
-from milodo.solve import check, consensus_error, iterate, mean_point, too_large
-from milodo.training.build import build_optimizer
+from milodo.solve import advance, iterate
 from milodo.training.log import Log, Row
 from milodo.training.loss import MetaLoss, falling
 from milodo.training.problem_set import Batch, training_set, validation_set
 from milodo.training.saving import Position, adam_state, load_position, restore_adam, save_position
+from milodo.tree import detached
 
 FORMAT = 1
 BETAS = (0.9, 0.999)
@@ -69,10 +71,12 @@ class Trainer:
             raise InvalidInput(f"{experiment.name} has no [training] table, so there is nothing to train. Add one.")
         self.experiment, self.table, self.folder, self.command = experiment, experiment.training, folder, command
         self.progress = progress or (lambda task, fraction, detail: None)
-        self.net = StackedNetwork(experiment.network.build(), experiment.network.weights, dtype=DTYPE)
+        self.net = experiment.network.network(seed=experiment.seed, dtype=DTYPE)
         self.loss = MetaLoss(self.table.loss, self.table.consensus)
         self.training, self.validation = training_set(experiment, DTYPE), validation_set(experiment, DTYPE)
-        self.optimizer = build_optimizer(experiment, self.net)
+        with torch.random.fork_rng(devices=[]):  # weights depend on the experiment's seed alone
+            torch.manual_seed(experiment.seed)
+            self.optimizer = self.table.optimizer.make(self.net, self.table.d or experiment.problem.d, experiment.seed)
         self.position = Position()
         self.best = self._weights()
         self.adam = self._new_adam()
@@ -173,14 +177,14 @@ class Trainer:
     def _may_end(self, stage: StageTable, losses: list[float]) -> bool:
         """After its epochs; under random initialisation only once the loss falls (Appendix E.1)."""
         epochs = self.position.epoch
-        if self.table.initial == "special" or falling(losses[: stage.K]):
+        if not self.table.optimizer.from_scratch or falling(losses[: stage.K]):
             return True
         if epochs < OVERTIME * stage.epochs:
             self._remark(f"after {epochs} epochs the loss does not fall yet over {stage.K} iterations: the stage goes on")
             return False
         raise TrainingFailed(
             f"after {epochs} epochs of stage {self.position.stage + 1} the loss still does not fall over {stage.K} iterations. "
-            "Start from initial = 'special', or with shorter K or a smaller lr."
+            "Start from special weights, or with shorter K or a smaller lr."
         )
 
     def _batch(self, stage: StageTable, batch: Batch, done: float = 0.0, share: float = 0.0) -> Row:
@@ -196,15 +200,18 @@ class Trainer:
         for group in self.adam.param_groups:
             group["lr"] = lr
         losses, norms = [], []
-        state = self.optimizer.init(problem.start(), problem, self.net)
-        for _ in range(stage.K // stage.K_T):
-            state, loss, norm = self._segment(state, problem, best, stage.K_T)
+        state = next(iterate(self.optimizer, problem, self.net))
+        # Random first weights need not converge yet: only what is no longer finite is undone.
+        growth = math.inf if self.table.optimizer.from_scratch else GROWTH
+        judge = Judge(problem, OBSERVER, steps=stage.K, growth=growth)
+        for first in range(1, stage.K, stage.K_T):
+            state, loss, norm = self._segment(state, problem, best, range(first, first + stage.K_T))
             losses.append(loss)
             norms.append(norm)
             here.update += 1
             detail = f"loss {loss:.4g}, best validation {'-' if here.best is None else f'{here.best:.3f}'} (log10 gap)"
             self.progress(self._task(stage), min(done + share * len(losses) * stage.K_T / stage.K, 0.999), detail)
-            if not (math.isfinite(loss) and math.isfinite(norm) and self._sane(state.x, problem)):
+            if not (math.isfinite(loss) and math.isfinite(norm)) or bool(judge.diverged(judge.loss(state.x)).any()):
                 self._return_to_last_batch()
                 return self._roll_back(lr)
         here.iterations += stage.K
@@ -212,29 +219,21 @@ class Trainer:
         here.seconds = time.perf_counter() - self.clock
         return self._row(loss=sum(losses) / len(losses), norm=max(norms), lr=lr)
 
-    def _segment(self, state: Any, problem: Problem, best: torch.Tensor | None, length: int) -> tuple[Any, float, float]:
+    def _segment(self, state: Any, problem: Problem, best: torch.Tensor | None, ks: range) -> tuple[Any, float, float]:
         self.adam.zero_grad()
         total = torch.zeros((), dtype=DTYPE)
-        for _ in range(length):
+        for k in ks:
             if self.table.recompute:
-                state = checkpoint(self.optimizer.step, state, problem, self.net, use_reentrant=False)
+                state = checkpoint(advance, self.optimizer, state, problem, self.net, k, use_reentrant=False)
             else:
-                state = self.optimizer.step(state, problem, self.net)
+                state = advance(self.optimizer, state, problem, self.net, k)
             total = total + self.loss(state.x, problem, best, OBSERVER)
-        loss = total / length
+        loss = total / len(ks)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters(), self.table.clip)
         if math.isfinite(float(norm)):
             self.adam.step()
-        state = type(state)(*(part.detach() if isinstance(part, torch.Tensor) else part for part in state))
-        return state, float(loss.detach()), float(norm)
-
-    def _sane(self, x: torch.Tensor, problem: Problem) -> bool:
-        """Finite; and, where training began with a method that converges, not grown a million times either."""
-        with torch.no_grad():
-            now = problem.objective(mean_point(x, OBSERVER), OBSERVER)
-            grown = bool((now > too_large(problem, OBSERVER, now * 0)).any()) and self.table.initial == "special"
-            return bool(torch.isfinite(now).all()) and not grown
+        return detached(state), float(loss.detach()), float(norm)
 
     def _return_to_last_batch(self) -> None:
         """Weights, moments and position as they were before the batch that is under way."""
@@ -253,7 +252,7 @@ class Trainer:
             if here.lr_scale < SLOWEST:
                 raise TrainingFailed(
                     f"the loss blows up even at {here.lr_scale * 2:g} of the learning rate (stage {here.stage + 1}). "
-                    "Tighten [training.bounds], clip more, or train shorter K first."
+                    "Tighten the bounds of its activations, clip more, or train shorter K first."
                 )
             self.optimizer.load_state_dict(self.best)
             self.adam = self._new_adam()
@@ -270,7 +269,6 @@ class Trainer:
         for index, seeds in enumerate(self.validation.seeds):
             batch = Batch(index, tuple(seeds))
             problem = self.validation.problem(batch)
-            check(self.optimizer, problem, self.net)
             losses, loss, x = [], torch.empty(0), problem.start()
             for k, state in enumerate(iterate(self.optimizer, problem, self.net)):
                 if k > 0:

@@ -10,9 +10,10 @@ import torch
 from torch.autograd import gradcheck
 
 from milodo.algorithms import METHODS, Algorithm, Fraction, StepSize
+from milodo.metrics import consensus_error
 from milodo.network import Network, StackedNetwork, StackedObserver
 from milodo.problems import Lasso, Problem, optimum
-from milodo.solve import consensus_error, iterate
+from milodo.solve import iterate
 
 ROUNDING = 1e-12
 """Some ten steps on numbers of size one, the same arithmetic in another order."""

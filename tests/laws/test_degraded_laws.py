@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from milodo.algorithms import ProxED
 from milodo.errors import InvalidInput
-from milodo.learned import MiLoDo, special_initialisation
-from milodo.network import LossyNetwork, StackedNetwork, StackedObserver, codec, degraded
+from milodo.learned import MiLoDo
+from milodo.metrics import consensus_error, mean_point
+from milodo.network import Outage, StackedNetwork, StackedObserver, degraded, message_format
 from milodo.problems import Lasso, optimum
-from milodo.solve import consensus_error, iterate, mean_point
+from milodo.solve import iterate
 from milodo.topology import EXAMPLES, topology
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from disturb import disturbed
 
 ROUNDING = 1e-11
 OBSERVER = StackedObserver()
@@ -30,11 +37,7 @@ def make(graph, **options):
 def learned(graph, gamma=0.1, every=1):
     """MiLoDo's rules with networks that look at their input."""
     torch.manual_seed(0)
-    optimizer = special_initialisation(MiLoDo(graph, every=every).double(), StackedNetwork(graph), gamma)
-    with torch.no_grad():
-        for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
-            bank.w_2.add_(0.05 * torch.randn_like(bank.w_2))
-    return optimizer
+    return disturbed(MiLoDo(graph, every=every).double(), gamma)
 
 
 @torch.no_grad()
@@ -91,15 +94,15 @@ def test_the_optimum_is_reached_although_links_fail(which, p):
 
 
 def test_outages_are_drawn_alike_wherever_they_are_drawn():
-    one, two = (LossyNetwork(StackedNetwork("ring(8)"), 0.5, seed=3) for _ in range(2))
+    one, two = (StackedNetwork("ring(8)").through(Outage(0.5, seed=3)) for _ in range(2))
     x = torch.randn(8, 2, dtype=torch.float64)
     assert all(torch.equal(one.pull(x), two.pull(x)) for _ in range(10))
-    other = LossyNetwork(StackedNetwork("ring(8)"), 0.5, seed=4)
+    other = StackedNetwork("ring(8)").through(Outage(0.5, seed=4))
     assert any(not torch.equal(one.pull(x), other.pull(x)) for _ in range(10))
 
 
 def test_a_link_that_is_down_leaves_everybody_with_what_they_have():
-    net = LossyNetwork(StackedNetwork("path(2)"), 0.999999)
+    net = StackedNetwork("path(2)").through(Outage(0.999999))
     x = torch.tensor([[1.0], [5.0]], dtype=torch.float64)
     assert torch.equal(net.pull(x), x) and torch.equal(net.mix(x), x) and not net.both(x).any()
     assert (net.traffic.rounds, net.traffic.bytes) == (3, 0)
@@ -117,7 +120,7 @@ def test_short_messages_cost_accuracy_and_save_bytes(messages, bytes_each, floor
 
 
 def test_the_largest_coordinates_travel_with_their_places():
-    top = codec("top-30%")
+    top = message_format("top-30%")
     assert top is not None
     x = torch.tensor([[0.1, -5.0, 0.2, 3.0, 0.0, 0.3, 0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
     message = top.encode(x)
@@ -140,7 +143,7 @@ def test_counted_bytes_are_those_of_the_message_that_is_sent(messages, outage, d
         net.pull(torch.randn(net.n, d, dtype=dtype))
     assert 0 < net.traffic.messages <= 3 * len(net.arcs)
     assert (net.traffic.floats, net.traffic.bytes) == (net.traffic.messages * sent, net.traffic.messages * each)
-    how = codec(messages)
+    how = message_format(messages)
     if how is not None:
         message = how.encode(torch.randn(1, d, dtype=dtype))
         assert message.numel() * message.element_size() == each
@@ -149,7 +152,7 @@ def test_counted_bytes_are_those_of_the_message_that_is_sent(messages, outage, d
 def test_places_beyond_two_bytes_arrive_where_they_belong():
     x = torch.zeros(1, 70_000, dtype=torch.float64)
     x[0, [3, 40_000, 69_999]] = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
-    top = codec("top-0.01%")
+    top = message_format("top-0.01%")
     assert top is not None and torch.equal(top.decode(top.encode(x), 70_000, torch.float64), x)
 
 
@@ -161,9 +164,9 @@ def test_what_cannot_be_sent_so_is_refused():
         ("top-101%", "above 0"),
     ):
         with pytest.raises(InvalidInput, match=said):
-            codec(name)
+            message_format(name)
     with pytest.raises(InvalidInput, match="at least 0 and below 1"):
-        LossyNetwork(StackedNetwork("ring(4)"), 1.0)
+        Outage(1.0)
 
 
 def test_perfect_links_are_what_degraded_gives_unless_asked():

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from milodo.algorithms import ProxED
+from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
-from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo, special_initialisation
-from milodo.learned.optimizer import WARM_UP
+from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso, LeastSquares, Zero, optimum
 from milodo.solve import iterate
 from milodo.topology import EXAMPLES, topology
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from disturb import disturbed
 
 ROUNDING = 1e-11
 """Of 100 steps in fp64 on iterates of size 1."""
@@ -26,12 +31,7 @@ def made(graph, activations=WIDE, *, seed=0, gamma=None, disturb=0.0):
     """A MiLoDo in fp64; with gamma specially initialised, its final layers then disturbed so that they do look at their input."""
     torch.manual_seed(seed)
     optimizer = MiLoDo(graph, activations=activations, seed=seed).double()
-    if gamma is not None:
-        special_initialisation(optimizer, StackedNetwork(graph), gamma)
-        with torch.no_grad():
-            for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
-                bank.w_2.add_(disturb * torch.randn_like(bank.w_2))
-    return optimizer
+    return optimizer if gamma is None else disturbed(optimizer, gamma, disturb)
 
 
 def states(algorithm, problem, net, count):
@@ -88,7 +88,7 @@ def test_a_limit_of_the_iteration_is_primal_and_dual_optimal():
     optimizer = made(graph, gamma=0.1, disturb=0.05)
     *_, before, last = states(optimizer, problem, net, 4000)
     assert float((last.x - before.x).abs().max()) < 1e-12  # it is a limit
-    assert float((last.h_m - before.h_m).abs().max()) < 1e-9
+    assert float((last.memory.h_m - before.memory.h_m).abs().max()) < 1e-9
     best = optimum(problem)
     x = problem.everywhere(best.x)
     assert float((last.x - x).abs().max()) < 1e-10
@@ -180,7 +180,7 @@ def test_networks_in_fp32_change_neither_the_sum_of_the_duals_nor_the_limit_of_f
     problem, net = Lasso(n, 8, 30, 0.1).sample([0, 1]), StackedNetwork(graph)
     optimizer = made(graph, gamma=0.1, disturb=0.05).float()
     *_, last = states(optimizer, problem, net, 4000)
-    assert (last.x.dtype, last.y.dtype, last.h_m.dtype) == (torch.float64, torch.float64, torch.float32)
+    assert (last.x.dtype, last.y.dtype, last.memory.h_m.dtype) == (torch.float64, torch.float64, torch.float32)
     assert float(last.y.sum(-2).abs().max()) < ROUNDING * max(1.0, float(last.y.abs().max()))
     best = optimum(problem)
     assert float((last.x - problem.everywhere(best.x)).abs().max()) < 1e-10  # far below what fp32 could tell apart
@@ -229,7 +229,8 @@ def test_weights_kept_for_some_iterations_have_the_same_limit_and_send_less(grap
     ran = [k for k in range(count) if k < WARM_UP or k % every == 0]
     assert net.traffic.rounds == count + len(ran)
     for k in (WARM_UP, WARM_UP + 1, 200, 201):  # a step that keeps its weights hands on the very tensors
-        kept = [history[k + 1].p is history[k].p, history[k + 1].p1 is history[k].p1, history[k + 1].h_u is history[k].h_u]
+        now, then = history[k + 1].memory, history[k].memory
+        kept = [now.p is then.p, now.p1 is then.p1, now.inner.h_u is then.inner.h_u]
         assert kept == [k not in ran] * 3, k
     at_start = states(always, problem, net, WARM_UP + 1)
     assert all(torch.equal(a.x, b.x) for a, b in zip(history[: WARM_UP + 1], at_start, strict=True))

@@ -8,7 +8,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from milodo.errors import InvalidInput
-from milodo.network import CommonMixingNetwork, Network, StackedNetwork
+from milodo.network import Network, StackedNetwork
+from milodo.network.stacked import CommonMixingNetwork
 from milodo.topology import EXAMPLES, dense, weights
 
 ROUNDING = 1e-14
@@ -150,16 +151,13 @@ def test_traffic_between_two_moments_is_their_difference():
 class HeldNodes(Network):
     """Some nodes of a network; it can draw numbers but not talk."""
 
-    def _permute(self, e):
-        pytest.fail("these nodes have nobody to talk to")
-
-    def _relay(self, x, hop):
+    def _carry(self, message, route, up=None):
         pytest.fail("these nodes have nobody to talk to")
 
 
 def test_random_numbers_belong_to_a_node_not_to_a_process():
     everyone = StackedNetwork("ring(6)").randn(3, 2, seed=5)
-    assert torch.equal(HeldNodes("ring(6)", nodes=[1, 4]).randn(3, 2, seed=5), everyone[[1, 4]])
+    assert torch.equal(HeldNodes("ring(6)", processes=[[0, 2, 3, 5], [1, 4]], rank=1).randn(3, 2, seed=5), everyone[[1, 4]])
 
 
 def test_random_numbers_differ_between_nodes_and_seeds():
@@ -187,10 +185,10 @@ def test_a_single_node_talks_to_nobody():
     assert net.contraction == 0 and net.traffic.messages == 0
 
 
-@pytest.mark.parametrize("nodes", [[2, 1], [1, 1], [7], [-1]])
+@pytest.mark.parametrize("nodes", [[2, 1], [1, 1], [7], [-1], [1]])
 def test_nodes_that_are_not_there_are_refused(nodes):
-    with pytest.raises(InvalidInput, match=r"distinct, sorted, and nodes of ring\(4\)"):
-        HeldNodes("ring(4)", nodes=nodes)
+    with pytest.raises(InvalidInput, match=r"every node of ring\(4\) once"):
+        HeldNodes("ring(4)", processes=[nodes, [0, 3]])
 
 
 def test_common_mixing_is_the_dense_product(net):

@@ -9,10 +9,12 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from milodo.algorithms import METHODS, ProxATC
 from milodo.errors import InvalidInput
-from milodo.network import LossyNetwork, StackedNetwork, StackedObserver, degraded
+from milodo.metrics import Units, off_by
+from milodo.network import Outage, StackedNetwork, StackedObserver, degraded
 from milodo.network.averaging import Polynomial
 from milodo.problems import Lasso, LeastSquares, Logistic
-from milodo.solve import Status, Stop, Units, off_by, solve
+from milodo.solve import Stop, solve
+from milodo.status import Status
 from milodo.topology import EXAMPLES, Topology, dense, topology, weights
 from milodo.topology.tree import spanning_tree
 
@@ -72,7 +74,7 @@ def test_a_total_is_its_own_adjoint(net):
 def test_a_sum_is_refused_where_messages_are_lost_or_coordinates_are_left_out():
     net = StackedNetwork("ring(5)")
     sparse = degraded(net, messages="top-10%")
-    for broken, said in ((LossyNetwork(net, 0.1), "one message is lost"), (sparse, "every coordinate")):
+    for broken, said in ((net.through(Outage(0.1)), "one message is lost"), (sparse, "every coordinate")):
         with pytest.raises(InvalidInput, match=said):
             broken.total(some(net))
 

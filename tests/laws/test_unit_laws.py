@@ -17,6 +17,7 @@ from unit_cases import SMALL, certified_and_wrong, rescaled, runs
 from milodo.algorithms import METHODS
 from milodo.bench.recorder import Limits, Recorder, record
 from milodo.fit import Task
+from milodo.metrics import judged_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import (
     L1,
@@ -36,7 +37,8 @@ from milodo.problems.certify import BOUNDS, Certifier
 from milodo.problems.regularizers import Rescaled, Sparing
 from milodo.problems.sites import Site
 from milodo.runtime.sites import fit_here
-from milodo.solve import Status, Stop, judged_point, solve
+from milodo.solve import Stop, solve
+from milodo.status import Status
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from real import together

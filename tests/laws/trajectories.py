@@ -12,12 +12,15 @@ from pathlib import Path
 import torch
 
 from milodo.algorithms import METHODS
-from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo, special_initialisation
+from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo
 from milodo.network import DistributedNetwork, StackedNetwork, TreeObserver, degraded
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
 from milodo.solve import iterate
 from milodo.topology import topology
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from disturb import disturbed
 
 GRAPHS = ("ring(4)", "star(4)", "grid(2x3)", "tree(4)", "erdos_renyi(4,0.6,seed=1)")
 """With four processes most have one node each; with three some hold two."""
@@ -26,17 +29,14 @@ SHARED, FEW = 3, ("prox-ed", "dapg", "milodo")
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
 STEPS, D = 100, 7
-SMALL = {"gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1}
+SMALL = {"gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1, "c_s": 0.05, "c_u": 1.0}
 
 
 def methods(graph: str) -> dict:
     """Every registered method, with parameters that do not diverge."""
     torch.manual_seed(0)
     made = {name: cls(**{key: SMALL[key] for key in cls.space}) for name, cls in METHODS.items()}
-    optimizer = special_initialisation(MiLoDo(graph, every=3), StackedNetwork(graph), 0.05)
-    with torch.no_grad():
-        for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
-            bank.w_2.add_(0.05 * torch.randn_like(bank.w_2))  # so that the networks look at their inputs
+    optimizer = disturbed(MiLoDo(graph, every=3), 0.05)
     rules = BaseRules(graph, d=D, hidden=5)
     with torch.no_grad():
         for bank in (rules.m, rules.s, rules.u):

@@ -1,0 +1,86 @@
+"""What tuning may choose of a method: the values it searches, and those a person may give."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from milodo.errors import InvalidInput, quoted
+
+
+class Parameter(ABC):
+    """One of a method's numbers."""
+
+    relative: ClassVar[bool] = False
+    """Whether it is searched in units of 1/L, L being the largest Lipschitz constant of a node."""
+
+    @abstractmethod
+    def check(self, what: str, value: Any) -> None:
+        """One sentence for a value that cannot work; `what` says whose it is."""
+
+
+@dataclass(frozen=True)
+class Choice(Parameter):
+    """A whole number, each value tried in turn."""
+
+    values: tuple[int, ...]
+
+    def check(self, what: str, value: Any) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidInput(f"{what} is {quoted(value)}, but it must be a whole number >= 1.")
+
+
+@dataclass(frozen=True)
+class Continuous(Parameter):
+    """A number > 0, or a tensor of them; searched on a logarithmic grid from low to high."""
+
+    low: float
+    high: float
+
+    def grid(self, points: int, unit: float) -> np.ndarray:
+        return np.geomspace(self.low * unit, self.high * unit, points)
+
+    def allowed(self, values: np.ndarray) -> np.ndarray:
+        """Those that make sense."""
+        return values
+
+    def check(self, what: str, value: Any) -> None:
+        if not isinstance(value, int | float | torch.Tensor) or isinstance(value, bool):
+            raise InvalidInput(f"{what} is {quoted(value)}, but it must be a number.")
+        if isinstance(value, torch.Tensor) and value.numel() == 0:
+            raise InvalidInput(f"{what} is an empty tensor, but it must hold at least one number.")
+        numbers = value.detach().flatten().tolist() if isinstance(value, torch.Tensor) else [value]
+        for number in numbers:
+            said = f"{number:g}" if isinstance(number, float) else quoted(number)
+            if not 0 < number <= sys.float_info.max:  # a whole number may lie beyond
+                raise InvalidInput(f"{what} is {said}, but a step size must be a finite number > 0.")
+            if not len(self.allowed(np.array([float(number)]))):
+                raise InvalidInput(f"{what} is {said}, but it must lie in (0, 1].")
+
+
+@dataclass(frozen=True)
+class StepSize(Continuous):
+    """From low/L to high/L."""
+
+    relative = True
+
+
+@dataclass(frozen=True)
+class Factor(Continuous):
+    """Without a unit."""
+
+
+@dataclass(frozen=True)
+class Fraction(Continuous):
+    """In (0, 1]."""
+
+    def allowed(self, values: np.ndarray) -> np.ndarray:
+        return values[values <= 1]
+
+
+Space = dict[str, Parameter]

@@ -1,0 +1,131 @@
+"""The paper's update rule, apart from where its weights come from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from milodo.algorithms.base import Algorithm
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.types import EdgeTensor, NodeTensor, Step
+
+WARM_UP = 20
+"""Iterations in which an Every always asks its source: hidden states start at random and settle first."""
+
+
+class Source(ABC):
+    """Where the weights of a rule come from. What it remembers between two iterations travels in the rule's state."""
+
+    @abstractmethod
+    def start(self, x0: NodeTensor, net: Network) -> Any:
+        """Its memory before the first iteration: None, a tensor or a NamedTuple."""
+
+    def momentum(self, memory: Any) -> Step | None:
+        """β; None, as in the paper, for no extrapolation."""
+        return None
+
+    @abstractmethod
+    def primal(self, memory: Any, g: NodeTensor, y: NodeTensor) -> tuple[Step, Any]:
+        """p_i, from the gradient and the dual; and what it remembers now."""
+
+    @abstractmethod
+    def edges(self, memory: Any, dz: EdgeTensor, net: Network) -> tuple[Any, Any, Any]:
+        """p_ij,1, the same at both ends, and p_ij,2, from z_i - z_j; and what it remembers now."""
+
+
+class State(NamedTuple):
+    x: NodeTensor
+    last: NodeTensor
+    """The iterate before."""
+    y: NodeTensor
+    """Dual variable; sums to zero over the nodes."""
+    memory: Any
+    """Of the source."""
+
+
+class Rule(Algorithm):
+    """Section 4 of the paper, with an extrapolation (β = 0 is the paper's), from y⁰ = 0:
+
+    e_i  = x_i + β ⊙ (x_i - x_i₋)
+    z_i  = prox_{r, Diag(p_i)}(e_i - p_i ⊙ (∇f_i(e_i) + y_i))         (eq. LEPDO-1)
+    y_i⁺ = y_i + Σ_j p_ij,1 ⊙ (z_i - z_j)                             (eq. LEPDO-2)
+    x_i⁺ = z_i - Σ_j p_ij,2 ⊙ (z_i - z_j)                             (eq. LEPDO-3)
+
+    The extrapolation vanishes at a fixed point, so Theorem 1 speaks of it, too: any weights with 0 < p_i and p_ij,1 = p_ji,1 have
+    the optimum as their only fixed point.
+    """
+
+    exact: ClassVar[bool] = True
+    State = State
+
+    @property
+    @abstractmethod
+    def source(self) -> Source:
+        """Of β, p_i, p_ij,1 and p_ij,2."""
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        return State(x0, x0, torch.zeros_like(x0), self.source.start(x0, net))
+
+    def step(self, state: State, problem: Problem, net: Network) -> State:
+        source, (x, last, y, memory) = self.source, state
+        beta = source.momentum(memory)
+        e = x if beta is None else x + beta * (x - last)
+        g = problem.grad(e)
+        p, memory = source.primal(memory, g, y)
+        z = problem.prox(e - p * (g + y), p)
+        dz = net.diff(z)  # z_i - z_j [*batch, m, d]
+        p1, p2, memory = source.edges(memory, dz, net)
+        return State(z - net.sum(p2 * dz), x, y + net.sum(p1 * dz), memory)
+
+
+class Kept(NamedTuple):
+    """What an Every remembers."""
+
+    k: int
+    """The iteration that comes next."""
+    p: NodeTensor
+    p1: EdgeTensor
+    p2: EdgeTensor
+    """Of the iteration before."""
+    inner: Any
+    """The source's own memory."""
+
+
+@dataclass(frozen=True)
+class Every(Source):
+    """Asks a source in the first 20 iterations and in each E-th after them; its weights stay what they were in between.
+
+    Any weights have the same fixed points, so they may be kept for a while: such an iteration costs what Prox-ED's does, and
+    sends no p̃.
+    """
+
+    period: int
+    source: Source
+    dtype: torch.dtype
+    """In which the source's weights on edges come."""
+
+    def start(self, x0: NodeTensor, net: Network) -> Kept:
+        nothing = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1], dtype=self.dtype)
+        return Kept(0, torch.zeros_like(x0), nothing, nothing, self.source.start(x0, net))
+
+    def momentum(self, memory: Kept) -> Step | None:
+        return self.source.momentum(memory.inner)
+
+    def _is_due(self, memory: Kept) -> bool:
+        return memory.k < WARM_UP or memory.k % self.period == 0
+
+    def primal(self, memory: Kept, g: NodeTensor, y: NodeTensor) -> tuple[Step, Kept]:
+        if not self._is_due(memory):
+            return memory.p, memory
+        p, inner = self.source.primal(memory.inner, g, y)
+        return p, memory._replace(p=p, inner=inner)
+
+    def edges(self, memory: Kept, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, EdgeTensor, Kept]:
+        p1, p2, inner = memory.p1, memory.p2, memory.inner
+        if self._is_due(memory):
+            p1, p2, inner = self.source.edges(inner, dz, net)
+        return p1, p2, Kept(memory.k + 1, memory.p, p1, p2, inner)

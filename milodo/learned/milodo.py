@@ -1,0 +1,135 @@
+"""MiLoDo: the paper's update rules, with preconditioners and mixing weights from small recurrent networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Self
+
+import torch
+from pydantic import Field
+
+from milodo.algorithms.rule import Every, Rule, Source, State
+from milodo.errors import InvalidInput, whole
+from milodo.learned.activations import BOUNDED, Activations, ActivationsField
+from milodo.learned.bank import Bank
+from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
+from milodo.learned.per_node import Networks, PerNode
+from milodo.network import Network
+from milodo.problems import Problem
+from milodo.topology import Topology
+from milodo.types import NodeTensor
+
+HIDDEN = 20
+"""Size of the LSTM cell and of the layers behind it (Appendix E.3)."""
+
+
+Period = Annotated[int, Field(ge=1)]
+
+
+class MiLoDoSettings(Settings):
+    hidden: Width
+    seed: Seed
+    activations: ActivationsField
+    every: Period = 1
+
+
+class MiLoDoRecipe(Recipe):
+    kind: Literal["milodo"] = "milodo"
+    hidden: Width = HIDDEN
+    activations: ActivationsField = BOUNDED
+    every: Period = 1
+    """The networks run in the first 20 iterations and in each `every`-th after them; their weights are kept in between."""
+    initial: Literal["special", "random"] = "special"
+    gamma: Positive = 0.03
+    """Step size of the method that special initialisation mimics."""
+
+    @property
+    def from_scratch(self) -> bool:
+        return self.initial == "random"
+
+    def make(self, net: Network, d: int, seed: int) -> MiLoDo:
+        optimizer = MiLoDo(net.topology, hidden=self.hidden, activations=self.activations, seed=seed, every=self.every)
+        return optimizer if self.from_scratch else special_initialisation(optimizer, net, self.gamma)
+
+
+class MiLoDo(Rule, PerNode):
+    """Section 4 of the paper: LEPDO-1..3 (milodo/algorithms/rule.py) with p_i, p_ij,1 and p_ij,2 from networks
+    (milodo/learned/per_node.py), whose hidden states are drawn from N(0, 1), keyed by node.
+
+    The networks belong to nodes: a trained optimizer fits one topology only. Where degrees differ, the inputs of φ_S and φ_U are
+    padded with zeros, and only there.
+
+    The networks compute in the precision of their weights (fp32 as trained), the iterates in that of the problem: any p within
+    its bounds has the same fixed points, so rounding p costs no accuracy, and p̃ travels in half the bytes. For the same reason p
+    may be kept for a while (every = E). The paper has E = 1.
+    """
+
+    kind: ClassVar[str] = "milodo"
+    Settings: ClassVar = MiLoDoSettings
+    Recipe: ClassVar = MiLoDoRecipe
+    label: ClassVar[str] = "MiLoDo"
+    rounds: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        graph: str | Topology,
+        *,
+        hidden: int = HIDDEN,
+        activations: Activations = BOUNDED,
+        seed: int = 0,
+        every: int = 1,
+        nodes: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(graph, nodes)
+        self.hidden, self.seed, self.every = whole("hidden", hidden, 1, WIDEST), whole("seed", seed), whole("every", every, 1)
+        self.activations = activations
+        n, width = len(self.nodes), self.slots.width
+        if width == 0:
+            raise InvalidInput(
+                f"{self.topology} has no edges, and MiLoDo learns what to say over edges. Use a graph of at least two nodes."
+            )
+        self.phi_m = Bank(n, 2, 1, hidden)
+        self.phi_s = Bank(n, width, width, hidden)
+        self.phi_u = Bank(n, width, width, hidden)
+
+    def settings(self) -> MiLoDoSettings:
+        return MiLoDoSettings(hidden=self.hidden, seed=self.seed, activations=self.activations, every=self.every)
+
+    @classmethod
+    def build(cls, graph: Topology, settings: MiLoDoSettings, nodes: Sequence[int] | None = None) -> Self:
+        return cls(graph, nodes=nodes, **{name: getattr(settings, name) for name in MiLoDoSettings.model_fields})
+
+    @property
+    def source(self) -> Source:
+        networks = Networks(self, self.phi_m, self.phi_s, self.phi_u, self.activations)
+        return Every(self.every, networks, self.dtype) if self.every > 1 else networks
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        self.check(problem, net)
+        return super().init(x0, problem, net)
+
+
+@torch.no_grad()
+def special_initialisation(optimizer: MiLoDo, net: Network, gamma: float) -> MiLoDo:
+    """Where training starts (Appendix E.1), unless at random, which is how a MiLoDo is made: final layers that ignore their input
+    and put out p = γ, p̃_1 = w/(2γ), p_2 = w/2. With r = 0 this is Exact Diffusion.
+
+    Slots that are only padding get the weight of the node's first edge, which nobody reads.
+    """
+    if net.topology != optimizer.topology:
+        raise InvalidInput(
+            f"{optimizer.label} was made for {optimizer.topology}; its special weights need those of {net.topology}."
+        )
+    w = optimizer.slots.by_node(net.w64)  # [n, width, 1]
+    w = torch.where(w == 0, w[:, :1], w).squeeze(-1)
+    for what, bank, activation, value in (
+        ("p_i:", optimizer.phi_m, optimizer.activations.m, torch.full((net.n, 1), float(gamma), dtype=torch.float64)),
+        ("p_ij,1:", optimizer.phi_s, optimizer.activations.s, w / (2 * gamma)),
+        ("p_ij,2:", optimizer.phi_u, optimizer.activations.u, w / 2),
+    ):
+        bank.w_2.zero_()
+        try:
+            bank.b_2.copy_(activation.inverse(value))
+        except InvalidInput as error:
+            raise InvalidInput(f"special initialisation with gamma = {gamma:g}: {what} {error}") from None
+    return optimizer

@@ -1,0 +1,101 @@
+"""The paper's weights: small recurrent networks that belong to nodes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from milodo.algorithms.rule import Source
+from milodo.learned.activations import Activations
+from milodo.learned.bank import Bank
+from milodo.learned.base import Learned
+from milodo.learned.slots import Slots
+from milodo.network import Network
+from milodo.topology import Topology, topology
+from milodo.types import EdgeTensor, NodeTensor
+
+
+class Hidden(NamedTuple):
+    """States of three LSTM cells [*batch, n, hidden, d]."""
+
+    h_m: Tensor
+    c_m: Tensor
+    h_s: Tensor
+    c_s: Tensor
+    h_u: Tensor
+    c_u: Tensor
+
+
+class PerNode(Learned):
+    """A learned optimizer whose networks belong to nodes: every parameter has the nodes held here as its first axis."""
+
+    hidden: int
+    seed: int
+    """Of the first hidden states."""
+
+    def __init__(self, graph: str | Topology, nodes: Sequence[int] | None) -> None:
+        super().__init__()
+        self.topology = topology(graph)
+        self.nodes = tuple(range(self.topology.n)) if nodes is None else tuple(nodes)
+        self.slots = Slots(self.topology, self.nodes)
+
+    @classmethod
+    @abstractmethod
+    def build(cls, graph: Topology, settings: Any, nodes: Sequence[int] | None = None) -> Self: ...
+
+    def fits(self, graph: Topology) -> str | None:
+        if graph == self.topology:
+            return None
+        return (
+            f"{self.label} was made for {self.topology} and cannot run on {graph}: its networks belong to nodes. "
+            "Train it on this topology (milodo train ...)."
+        )
+
+    def first_hidden(self, x0: NodeTensor, net: Network, d: int) -> Hidden:
+        """From N(0, 1), keyed by node and the same for all instances."""
+        start = net.randn(6, self.hidden, d, seed=self.seed).to(self.dtype)  # [n, 6, hidden, d]
+        return Hidden(*(part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)))
+
+    def at(self, nodes: Sequence[int]) -> Self:
+        rows = [self.nodes.index(node) for node in nodes]
+        part = self.build(self.topology, self.settings(), nodes).to(self.dtype)
+        part.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
+        return part.requires_grad_(next(self.parameters()).requires_grad)
+
+
+@dataclass(frozen=True)
+class Networks(Source):
+    """φ_M, φ_S and φ_U of the nodes of an optimizer:
+
+    p_i, h_M    = φ_M,i(∇f_i(x_i), y_i, h_M)             (eq. module-m-composite)
+    p̃_ij,1, h_S = φ_S,i({z_i - z_j}, h_S)                (eq. module-s-composite)
+    p_ij,2, h_U = φ_U,i({z_i - z_j}, h_U)                (eq. module-p-composite)
+    p_ij,1      = (p̃_ij,1 + p̃_ji,1) / 2                  (eq. module-symmetric-composite)
+    """
+
+    optimizer: PerNode
+    phi_m: Bank
+    phi_s: Bank
+    phi_u: Bank
+    activations: Activations
+
+    def start(self, x0: NodeTensor, net: Network) -> Hidden:
+        return self.optimizer.first_hidden(x0, net, x0.shape[-1])
+
+    def primal(self, memory: Hidden, g: NodeTensor, y: NodeTensor) -> tuple[NodeTensor, Hidden]:
+        o, h_m, c_m = self.phi_m(torch.stack((g, y), dim=-2).to(self.optimizer.dtype), memory.h_m, memory.c_m)
+        return self.activations.m(o).squeeze(-2).to(g.dtype), memory._replace(h_m=h_m, c_m=c_m)
+
+    def edges(self, memory: Hidden, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, EdgeTensor, Hidden]:
+        slots = self.optimizer.slots
+        by_node = slots.by_node(dz).to(self.optimizer.dtype)
+        o_s, h_s, c_s = self.phi_s(by_node, memory.h_s, memory.c_s)
+        o_u, h_u, c_u = self.phi_u(by_node, memory.h_u, memory.c_u)
+        p1 = net.both(self.activations.s(slots.by_edge(o_s)))  # p_ij,1 = p_ji,1 from p̃_ij,1
+        p2 = self.activations.u(slots.by_edge(o_u))
+        return p1, p2, memory._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u)

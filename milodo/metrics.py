@@ -1,0 +1,98 @@
+"""What is measured of an iterate: where its loss is taken, how far nodes disagree, how far from optimal it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from milodo.network import Observer
+from milodo.problems import Problem
+from milodo.types import NodeTensor, Point
+
+
+def mean_point(x: NodeTensor, observer: Observer) -> Point:
+    """x̄ = (1/n) Σ x_i."""
+    return observer.mean(x, dim=-2)
+
+
+TOUCH = 1e-6
+"""How far beyond a wall of r an average still counts as touching it, relative to the size of what was averaged."""
+
+
+def judged_point(x: NodeTensor, problem: Problem, observer: Observer) -> Point:
+    """x̄ where its loss is taken: averages of points on a wall of r round to beyond it, all the more if they were made in fp32
+    and are judged in fp64, and r = ∞ there would look like divergence."""
+    x_mean = mean_point(x, observer)
+    inside = problem.reg.inside(x_mean)
+    if torch.equal(inside, x_mean):
+        return x_mean
+    size = observer.mean(x.abs(), dim=-2)
+    return torch.where((inside - x_mean).abs() <= TOUCH * torch.maximum(size, inside.abs()), inside, x_mean)
+
+
+def consensus_error(x: NodeTensor, observer: Observer) -> torch.Tensor:
+    """(1/n) Σ_i ‖x_i - x̄‖₂ (Appendix E.3, Evaluation metric)."""
+    x_mean = mean_point(x, observer)
+    return observer.mean((x - x_mean.unsqueeze(-2)).norm(dim=-1), dim=-1)
+
+
+def residual(problem: Problem, x: Point, observer: Observer) -> torch.Tensor:
+    """L ‖x - prox_{r/L}(x - ∇f(x)/L)‖₂: zero exactly at the optimum, and ‖∇f‖ where r = 0."""
+    L = observer.mean(problem.lipschitz(), dim=-1).unsqueeze(-1)
+    gradient = observer.mean(problem.grad(problem.everywhere(x)), dim=-2)
+    return (L * (x - problem.reg.prox(x - gradient / L, 1 / L))).norm(dim=-1)
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is much and what is little in a problem, one number an instance: what multiplying the data by 1000 multiplies."""
+
+    value: torch.Tensor
+    """The objective of the empty model: ½ the variance of the targets, ln 2 for each of two equal classes."""
+    gradient: torch.Tensor
+    """(1/n) Σ ‖∇f_i‖ at the start: of what cancels at the optimum."""
+    L: torch.Tensor
+    """The mean of the Lipschitz constants of ∇f_i."""
+
+    @classmethod
+    def of(cls, problem: Problem, observer: Observer) -> Units:
+        start = problem.start()
+        at_start = problem.objective(start[..., 0, :], observer).abs()
+        # What an intercept explains to rounding (targets that are all the same) leaves no unit: rounding is one then.
+        value = problem.objective(problem.empty(observer), observer).abs().maximum(torch.finfo(problem.dtype).eps * at_start)
+        gradient = observer.mean(problem.grad(start).norm(dim=-1), dim=-1)
+        return cls(value, gradient, observer.mean(problem.lipschitz(), dim=-1))
+
+
+@dataclass(frozen=True)
+class Off:
+    """How far from optimal, in the problem's own units, one number an instance. None of them changes with the units of data."""
+
+    gap: torch.Tensor
+    """The proven gap of x̄ / the objective of the empty model; NaN where the problem knows no bound."""
+    moved: torch.Tensor
+    """‖x̄ - prox(x̄ - ∇f(x̄)/L)‖ / size, the size being ‖x̄‖, or how far the first such step goes if that is more."""
+    consensus: torch.Tensor
+    """(1/n) Σ ‖x_i - x̄‖ / size."""
+
+    @property
+    def worst(self) -> torch.Tensor:
+        """The largest of the three."""
+        return torch.maximum(torch.maximum(self.moved, self.consensus), self.gap.nan_to_num(nan=0.0))
+
+
+def off_by(problem: Problem, x: NodeTensor, observer: Observer, units: Units) -> Off:
+    x_mean = mean_point(x, observer)
+    size = torch.maximum(x_mean.norm(dim=-1), units.gradient / units.L)
+    gap = problem.certificate(x_mean, observer)
+    return Off(
+        _ratio(gap, units.value) if gap is not None else torch.full_like(size, torch.nan),
+        _ratio(residual(problem, x_mean, observer) / units.L, size),
+        _ratio(consensus_error(x, observer), size),
+    )
+
+
+def _ratio(a: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+    """a / unit; where there is no unit, 0 if there is nothing to measure either."""
+    return torch.where(a == 0, 0.0, a / unit)
