@@ -211,7 +211,7 @@ class Trainer:
             here.update += 1
             detail = f"loss {loss:.4g}, best validation {'-' if here.best is None else f'{here.best:.3f}'} (log10 gap)"
             self.progress(self._task(stage), min(done + share * len(losses) * stage.K_T / stage.K, 0.999), detail)
-            if not (math.isfinite(loss) and math.isfinite(norm)) or bool(judge.diverged(judge.loss(state.x)).any()):
+            if not (math.isfinite(loss) and math.isfinite(norm) and self._sane(state.x, judge)):
                 self._return_to_last_batch()
                 return self._roll_back(lr)
         here.iterations += stage.K
@@ -234,6 +234,9 @@ class Trainer:
         if math.isfinite(float(norm)):
             self.adam.step()
         return detached(state), float(loss.detach()), float(norm)
+
+    def _sane(self, x: torch.Tensor, judge: Judge) -> bool:
+        return not bool(judge.diverged(judge.loss(x)).any())
 
     def _return_to_last_batch(self) -> None:
         """Weights, moments and position as they were before the batch that is under way."""
