@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo
 from milodo.network import DistributedNetwork, StackedNetwork, TreeObserver, degraded
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
-from milodo.solve import iterate
+from milodo.solve import Stop, iterate, solve
 from milodo.topology import topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -54,6 +55,20 @@ def last(method, problem, net):
     raise AssertionError
 
 
+def stopped_by_clocks(group, observer, net):
+    """Iterations after which each process stopped, its own clock running as fast as its rank says."""
+    own = time.perf_counter
+    time.perf_counter = lambda: own() * (1 + 5 * group.rank)
+    try:
+        problem, stop = Lasso(net.topology.n, D, 8, 0.1).sample([0], nodes=net.nodes), Stop(steps=10**6, seconds=0.3, every=3)
+        result = solve(METHODS["prox-ed"](gamma=0.001), problem, net, stop, observer=observer)
+    finally:
+        time.perf_counter = own
+    counts = torch.zeros(group.world, dtype=torch.float64)
+    counts[group.rank] = result.k
+    return {"iterations": observer.total(counts).tolist(), "status": result.status.name}
+
+
 def main() -> None:
     torch.set_num_threads(1)
     found = {}
@@ -81,7 +96,10 @@ def main() -> None:
                         "size": float(expected.abs().max()),
                         "sent": [net.traffic.rounds, *map(int, sent)],
                         "simulated": [simulation.traffic.rounds, simulation.traffic.bytes, simulation.traffic.messages],
+                        "carried": int(observer.total(torch.tensor([float(real.peers.carried)], dtype=torch.float64))),
+                        "alone": group.world == n,
                     }
+        found["clocks"] = stopped_by_clocks(group, observer, real)
         observer.barrier()
     if group.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(found))
