@@ -6,9 +6,10 @@ python benchmarks/degraded.py        two minutes; LASSO(10,30,50,0.1) on a ring 
 from __future__ import annotations
 
 import torch
+from _learned import disturbed
 
 from milodo.algorithms import Algorithm, ProxED
-from milodo.learned import MiLoDo, special_initialisation
+from milodo.learned import MiLoDo
 from milodo.metrics import consensus_error, mean_point
 from milodo.network import StackedNetwork, StackedObserver, degraded
 from milodo.problems import Lasso, instance_seeds, optimum
@@ -29,13 +30,9 @@ KINDS = (
 
 
 def milodo_rule() -> MiLoDo:
-    """MiLoDo's rule with networks that do look at their inputs: special initialisation, disturbed."""
+    """MiLoDo's rule with networks that do look at their inputs."""
     torch.manual_seed(0)
-    optimizer = special_initialisation(MiLoDo(GRAPH, every=10), StackedNetwork(GRAPH), GAMMA)
-    with torch.no_grad():
-        for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
-            bank.w_2.add_(0.05 * torch.randn_like(bank.w_2))
-    return optimizer
+    return disturbed(MiLoDo(GRAPH, every=10), StackedNetwork(GRAPH), GAMMA)
 
 
 @torch.no_grad()

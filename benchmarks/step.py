@@ -13,9 +13,9 @@ import sys
 
 import torch
 from _measure import medians, verdict
-from milodo.algorithms.rule import WARM_UP
 
 from milodo.algorithms import DAPG, ODAPG, Algorithm, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
+from milodo.algorithms.rule import WARM_UP
 from milodo.learned import MiLoDo
 from milodo.learned.checkpoint import load_optimizer
 from milodo.network import StackedNetwork
@@ -55,7 +55,8 @@ def learned(d: int, N: int, dtype: torch.dtype, repeats: int, inner: int) -> Non
     before, state = prox_ed.init(x, problem, net), optimizer.init(x, problem, net)
     every = optimizer.every
     optimizer.every = 2 * WARM_UP  # so that iteration WARM_UP keeps its weights
-    keeping = optimizer.step(state, problem, net)._replace(k=WARM_UP)
+    ran = optimizer.step(state, problem, net)
+    keeping = ran._replace(memory=ran.memory._replace(k=WARM_UP))
     bank, v = optimizer.phi_m, torch.randn(1, 10, 2, d)
     weights, seen = torch.randn(10, 80, 23), torch.randn(1, 10, 23, d)
     gates = weights @ seen
@@ -65,7 +66,7 @@ def learned(d: int, N: int, dtype: torch.dtype, repeats: int, inner: int) -> Non
             "Prox-ED": lambda: prox_ed.step(before, problem, net),
             "running": lambda: optimizer.step(state, problem, net),
             "keeping": lambda: optimizer.step(keeping, problem, net),
-            "one network": lambda: bank(v, state.h_m, state.c_m),
+            "one network": lambda: bank(v, ran.memory.inner.h_m, ran.memory.inner.c_m),
             "its gates": lambda: weights @ seen,
             "its sigmoids": lambda: gates.sigmoid(),
         },

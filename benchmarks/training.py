@@ -9,21 +9,24 @@ loss from the same weights, which is checked. Batch 32, n = 10, d = 300, fp32; p
 
 from __future__ import annotations
 
+import itertools
 import resource
 import subprocess
 import sys
 from copy import deepcopy
 
 import torch
+from _learned import disturbed
 from _measure import medians, verdict
 from torch import Tensor, nn
 
-from milodo.learned import Bank, MiLoDo, special_initialisation
+from milodo.learned import Bank, MiLoDo
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, Lasso
 from milodo.problems.linear import LinearModel
 from milodo.process import keep_freed_memory
+from milodo.solve import iterate
 from milodo.training.loss import MetaLoss
 
 BATCH, NODES, D, N, K_T, LAM = 32, 10, 300, 10, 20, 0.1
@@ -65,7 +68,7 @@ class Plain:
         ]
         self.around = [net.topology.neighbours(i) for i in range(NODES)]
         self.reg = L1(LAM)
-        start = optimizer.init(problem.start(), problem, net)
+        start = optimizer.init(problem.start(), problem, net).memory
         self.hidden = [(start.h_m, start.c_m), (start.h_s, start.c_s), (start.h_u, start.c_u)]
         self.adam = torch.optim.Adam([p for row in self.networks for network in row for p in network.parameters()], lr=1e-4)
 
@@ -116,9 +119,8 @@ class Ours:
 
     def iteration(self, problem: LinearModel) -> float:
         self.adam.zero_grad()
-        state, total = self.optimizer.init(problem.start(), problem, self.net), torch.zeros(())
-        for _ in range(K_T):
-            state = self.optimizer.step(state, problem, self.net)
+        total = torch.zeros(())
+        for _, state in zip(range(K_T), itertools.islice(iterate(self.optimizer, problem, self.net), 1, None), strict=False):
             total = total + self.loss(state.x, problem, None, OBSERVER) / K_T
         total.backward()
         self.adam.step()
@@ -128,10 +130,7 @@ class Ours:
 def setting() -> tuple[MiLoDo, LinearModel, StackedNetwork]:
     torch.manual_seed(0)
     net = StackedNetwork("ring(10)", dtype=torch.float32)
-    optimizer = special_initialisation(MiLoDo("ring(10)"), net, 0.03)
-    with torch.no_grad():  # networks that do look at their inputs
-        for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
-            bank.w_2.add_(0.05 * torch.randn_like(bank.w_2))
+    optimizer = disturbed(MiLoDo("ring(10)"), net, 0.03)
     problem = Lasso(NODES, D, N, LAM).sample(range(BATCH), dtype=torch.float32)
     assert float(mean_point(problem.start(), OBSERVER).abs().max()) == 0
     return optimizer, problem, net

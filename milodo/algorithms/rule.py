@@ -71,15 +71,17 @@ class Rule(Algorithm):
         return State(x0, x0, torch.zeros_like(x0), self.source.start(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        source, (x, last, y, memory) = self.source, state
-        beta = source.momentum(memory)
-        e = x if beta is None else x + beta * (x - last)
+        source = self.source
+        beta = source.momentum(state.memory)
+        e = state.x if beta is None else state.x + beta * (state.x - state.last)
         g = problem.grad(e)
-        p, memory = source.primal(memory, g, y)
-        z = problem.prox(e - p * (g + y), p)
+        p, memory = source.primal(state.memory, g, state.y)
+        z = problem.prox(e - p * (g + state.y), p)
         dz = net.diff(z)  # z_i - z_j [*batch, m, d]
         p1, p2, memory = source.edges(memory, dz, net)
-        return State(z - net.sum(p2 * dz), x, y + net.sum(p1 * dz), memory)
+        y = state.y + net.sum(p1 * dz)
+        x = z - net.sum(p2 * dz)
+        return State(x, state.x, y, memory)
 
 
 class Kept(NamedTuple):
