@@ -11,9 +11,9 @@ import itertools
 
 import torch
 
+from milodo.cli.process import keep_freed_memory
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Lasso, instance_seeds, optimum
-from milodo.process import keep_freed_memory
 
 GRID = [(0.03, 1.0, 1.0), *itertools.product((0.048, 0.07, 0.085, 0.1, 0.12, 0.14), (0.1, 0.3, 1.0), (1.0, 1.5, 2.0))]
 TARGETS, ITERATIONS, EVERY = (1e-1, 1e-2), 5000, 20

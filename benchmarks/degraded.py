@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 
 from milodo.algorithms import Algorithm, ProxED
+from milodo.cli.process import keep_freed_memory
 from milodo.learned import MiLoDo, special_initialisation
 from milodo.network import StackedNetwork, StackedObserver, degraded
 from milodo.problems import Lasso, instance_seeds, optimum
-from milodo.process import keep_freed_memory
 from milodo.solve import consensus_error, iterate, mean_point
 
 GRAPH, GAMMA, ITERATIONS, TARGET = "ring(10)", 0.15, 4000, 1e-10

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from _measure import verdict
 
+from milodo.cli.process import keep_freed_memory
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer, shipped
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Family, Lasso, Logistic, instance_seeds, optimum
-from milodo.process import keep_freed_memory
 from milodo.solve import consensus_error, iterate, judged_point
 
 OBSERVER = StackedObserver()

@@ -18,11 +18,11 @@ import torch
 from _measure import medians, verdict
 from torch import Tensor, nn
 
+from milodo.cli.process import keep_freed_memory
 from milodo.learned import Bank, MiLoDo, special_initialisation
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, Lasso
 from milodo.problems.linear import LinearModel
-from milodo.process import keep_freed_memory
 from milodo.solve import mean_point
 from milodo.training.loss import MetaLoss
 

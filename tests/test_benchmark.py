@@ -20,7 +20,7 @@ from milodo.learned import LPGExtra, MiLoDo, special_initialisation
 from milodo.learned.checkpoint import save_optimizer
 from milodo.network import StackedNetwork
 from milodo.problems import instance_seeds
-from milodo.report import write_report
+from milodo.report.html import write_report
 
 
 def experiment(**run):

@@ -21,7 +21,7 @@ from milodo.learned import LPGExtra
 from milodo.learned.checkpoint import load_optimizer, read_card
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Lasso
-from milodo.report import draw_training
+from milodo.report.training import draw_training
 from milodo.solve import Stop, iterate, mean_point, solve
 from milodo.training import Trainer, TrainingFailed, TrainingInterrupted
 from milodo.training.log import read_rows

@@ -1,4 +1,4 @@
-"""Settings of this process, for many small steps and few words; called by programs, never by importing the library."""
+"""Settings of this process, for many small steps and few words; called by programs, never by importing a module."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import sys
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 """From malloc.h of the GNU C library."""
-FATAL = 3
-"""Of the levels of torch's C++ log; the default is 1, warnings."""
 
 
 def keep_freed_memory() -> bool:
@@ -29,16 +27,9 @@ def keep_freed_memory() -> bool:
     return all(mallopt(which, value) for which, value in settings.items())
 
 
-def silence_torch() -> bool:
+def silence_torch() -> None:
     """Keeps torch's C++ from writing pages of stack frames about a connection that failed: we say it in a sentence.
 
-    TORCH_CPP_LOG_LEVEL would do the same, but is read when torch is imported; who has set it wants to see them. Returns whether
-    it could be done.
+    To be called before torch is imported; who has set the variable wants to see them.
     """
-    if "TORCH_CPP_LOG_LEVEL" in os.environ:
-        return False
-    try:
-        ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level").value = FATAL
-    except (OSError, ValueError):
-        return False
-    return True
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
