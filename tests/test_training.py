@@ -412,11 +412,11 @@ def test_training_validation_and_test_instances_never_meet(tmp_path):
 
 def test_what_cannot_be_trained_or_resumed_is_refused_in_a_sentence(tmp_path):
     path, exp = experiment(tmp_path)
-    with pytest.raises(InvalidInput, match=r"nothing to resume.*Leave out --resume"):
+    with pytest.raises(InvalidInput, match=r"nothing to resume.*Start one"):
         Trainer(exp, tmp_path / "empty").run(resume=True)
     Trainer(exp, tmp_path / "empty").run()
     (tmp_path / "empty" / "resume.safetensors").unlink()
-    with pytest.raises(InvalidInput, match=r"nothing to resume.*--overwrite"):
+    with pytest.raises(InvalidInput, match=r"nothing to resume.*Overwrite it"):
         Trainer(exp, tmp_path / "empty").run(resume=True)
     with pytest.raises(InvalidInput, match="already holds a training"):
         Trainer(exp, tmp_path / "empty").run()
