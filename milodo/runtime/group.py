@@ -79,7 +79,7 @@ class Group:
         if rank not in self.beats or self.beats[rank][0] != beat:
             self.beats[rank] = (beat, now)
         elif now - self.beats[rank][1] > self.timeout and rank != self.rank:
-            sentence = f"rank {rank} gave no sign of life for {self.timeout:g} s. If it is only slow, raise --timeout"
+            sentence = f"rank {rank} gave no sign of life for {self.timeout:g} s. If it is only slow, allow a longer timeout"
             self.stop(sentence, blames=rank)
             raise Stopped(sentence, said=not self.first_to_speak())
 
