@@ -99,7 +99,8 @@ def test_help_is_right_about_what_it_does_not_import():
 
 QUICK = (
     "--version", "--help", "nosuch", "bench", "bench --nope", "bench dem", "train nosuch.toml", "bench demo --seed x",
-    "bench demo --resume --overwrite", "solve", "report a --out b", "node --data a.csv --resume", *(f"{name} -h" for name in NAMES),
+    "bench demo --resume --overwrite", "solve", "report a --out b", "node --data a.csv --resume",
+    *(f"{name} -h" for name in NAMES),
 )  # fmt: skip
 """What needs no computing."""
 HEAVY = ("torch", "numpy", "networkx", "matplotlib", "plotly", "jinja2")
