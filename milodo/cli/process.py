@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 """From malloc.h of the GNU C library."""
+FATAL = 3
+"""Of the levels of torch's C++ log; the default is 1, warnings."""
 
 
 def keep_freed_memory() -> bool:
@@ -30,6 +33,8 @@ def keep_freed_memory() -> bool:
 def silence_torch() -> None:
     """Keeps torch's C++ from writing pages of stack frames about a connection that failed: we say it in a sentence.
 
-    To be called before torch is imported; who has set the variable wants to see them.
+    Who has set the variable otherwise wants to see them. It is read when torch is imported, which may have happened already.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    if os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL") == "FATAL" and "torch" in sys.modules:
+        with contextlib.suppress(OSError, ValueError):
+            ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level").value = FATAL
