@@ -14,8 +14,9 @@ import typer
 
 from milodo.algorithms import METHODS
 from milodo.bench.records import read_records
-from milodo.cli.main import app, run
+from milodo.cli.main import app, run, with_options
 from milodo.cli.terminal import Terminal
+from milodo.errors import InvalidInput
 from milodo.learned import LEARNED
 from milodo.network.distributed import TIMEOUT
 from milodo.topology import EXAMPLES
@@ -182,7 +183,7 @@ def test_topology_prints_facts_and_draws(tmp_path):
         (("topology", "pairs.txt"), "disconnected"),
         (("report", "nowhere"), "nowhere"),
         (("bench", "small.toml", "--dtype", "float16"), "'dtype' in [run] is 'float16'"),
-        (("bench", "small.toml", "--out", "small.toml/run"), "cannot write to"),
+        (("bench", "small.toml", "--out", "small.toml/run"), "Choose another folder (--out)."),
         (("topology", "ring(3)", "--out", "nowhere/ring.png"), "cannot write to"),
         (("topology", "ring(3)", "--out", "ring.jpg"), "Give a name that ends in .png, .svg, .pdf"),
         (("topology", "erdos_renyi(10000,0.00001)"), "will not be connected"),
@@ -197,6 +198,13 @@ def test_a_mistake_gets_one_sentence_on_stderr_and_exit_code_2(folder, arguments
     assert code == 2
     assert says in err and "Traceback" not in err and err.count("\n") == 1
     assert out == ""
+
+
+def test_options_are_added_to_a_sentence_also_when_it_became_part_of_another():
+    error = InvalidInput("a.toml: it holds a run. Resume it.")
+    error.__cause__ = InvalidInput("it holds a run. Resume it.", "resume", "snapshot_every")
+    assert with_options(error) == "a.toml: it holds a run. Resume it (--resume, --snapshot-every)."
+    assert with_options(InvalidInput("unknown word 'x'. Did you mean 'y'?")) == "unknown word 'x'. Did you mean 'y'?"
 
 
 def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,6 +20,8 @@ from milodo.files import locked
 
 if TYPE_CHECKING:
     from milodo.runtime.group import Group
+
+T = TypeVar("T")
 
 
 def run(
@@ -33,7 +36,7 @@ def run(
     """
     from milodo.config import load_experiment
     from milodo.network import place
-    from milodo.runtime import group as runtime
+    from milodo.runtime.group import LAUNCHED, TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent, launch
     from milodo.runtime.race import RealBenchmark
 
@@ -43,18 +46,18 @@ def run(
     place(n, processes or n)
     options = {"seed": seed, "dtype": dtype, "processes": processes, "snapshot-every": snapshot_every, "timeout": timeout}
     command = command_line("run", experiment, options, folder)
-    patience = timeout or runtime.TIMEOUT
-    if not runtime.launched():
+    patience = timeout or TIMEOUT
+    if not launched():
         flags = ["--resume"] * resume + ["--overwrite"] * overwrite
         finish(*launch([*shlex.split(command)[1:], *flags], processes or n, timeout=patience), command)
         show_race(folder)
         return
     die_with_parent()
     advice = resuming(folder, command, f"To go on with what is not complete: {command} --resume", snapshot_every)
-    with advice, runtime.joined(patience, loaded.run.device) as group, bars_of(group) as bars, first_writes(group, folder):
+    with advice, joined(patience, loaded.run.device) as group, first(group, Bars(console)) as bars, first(group, locked(folder)):
         benchmark = RealBenchmark(loaded, folder, group, bars, as_written(command), snapshot_every=snapshot_every)
         benchmark.run(resume=resume, overwrite=overwrite)
-    if group.rank == 0 and runtime.LAUNCHED not in os.environ:
+    if group.rank == 0 and LAUNCHED not in os.environ:
         show_race(folder)
 
 
@@ -68,32 +71,24 @@ def finish(code: int, killed: str | None, command: str) -> None:
         raise typer.Exit(code)
 
 
-def bars_of(group: Group) -> AbstractContextManager[Bars | None]:
-    """Progress from process 0 only; the others would draw over it."""
-    return Bars(console) if group.rank == 0 else nullcontext()
+def first(group: Group, context: AbstractContextManager[T]) -> AbstractContextManager[T | None]:
+    """For process 0 alone: the others would draw over its progress bars, and it is the one that writes the results."""
+    return context if group.rank == 0 else nullcontext()
 
 
-def first_writes(group: Group, folder: Path) -> AbstractContextManager[None]:
-    """Process 0 writes the results, so it is the one that must be alone in the folder."""
-    return locked(folder) if group.rank == 0 else nullcontext()
+@contextmanager
+def resuming(folder: Path, command: str, without: str, snapshot_every: int | None) -> Iterator[None]:
+    """Adds to the message about a lost process from where to go on; `without` is what to say where there are no snapshots."""
+    try:
+        yield
+    except Stopped as error:
+        if snapshot_every is None:
+            error.add_note(without)
+            raise
+        from milodo.runtime.snapshots import latest
 
-
-class resuming:
-    """Adds to the message about a lost process from where to go on, or how to begin again where nothing was kept."""
-
-    def __init__(self, folder: Path, command: str, without: str, snapshot_every: int | None) -> None:
-        """`without` is what to say where there are no snapshots."""
-        self.folder, self.command, self.without, self.snapshot_every = folder, command, without, snapshot_every
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if isinstance(error, Stopped) and self.snapshot_every is None:
-            error.add_note(self.without)
-        elif isinstance(error, Stopped):
-            from milodo.runtime.snapshots import latest
-
-            here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
-            found = latest(self.folder / "snapshots", here)
-            where = f"from iteration {found[1]} ({found[0]})" if found else "from the start (there is no common snapshot)"
-            error.add_note(f"To go on {where}: {self.command} --resume")
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+        found = latest(folder / "snapshots", here)
+        where = f"from iteration {found[1]} ({found[0]})" if found else "from the start (there is no common snapshot)"
+        error.add_note(f"To go on {where}: {command} --resume")
+        raise

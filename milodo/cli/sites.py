@@ -13,7 +13,7 @@ import typer
 
 from milodo.cli.folders import writing_to
 from milodo.cli.options import Resume, SnapshotEvery, Timeout, typed
-from milodo.cli.processes import bars_of, first_writes, resuming
+from milodo.cli.processes import first, resuming
 from milodo.cli.progress import Bars
 from milodo.cli.terminal import as_written, complaints, console, say
 from milodo.errors import InvalidInput
@@ -112,16 +112,16 @@ def node(
     die_with_parent()
     torch.set_num_threads(1)
     advice = resuming(out, typed(), f"To start again: {typed()}", snapshot_every)
-    with advice, joined(timeout or TIMEOUT) as group, bars_of(group) as bars, first_writes(group, out):
-        task, first = task_of(context, chosen), group.rank == 0
+    with advice, joined(timeout or TIMEOUT) as group, first(group, Bars(console)) as bars, first(group, locked(out)):
+        task, writes = task_of(context, chosen), group.rank == 0
         site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [])
         fit = fit_with_others(
             site, task, group, progress_of(bars, task) if bars else None,
-            announce=announce_plan if first else None,
-            write=(lambda found: write_fit(found, out, task, typed(), "distributed") and None) if first else None,
+            announce=announce_plan if writes else None,
+            write=(lambda found: write_fit(found, out, task, typed(), "distributed") and None) if writes else None,
             out=out, snapshot_every=snapshot_every, resume=resume,
         )  # fmt: skip
-    if first:
+    if writes:
         show_fit(fit, out)
 
 
