@@ -9,9 +9,9 @@ import torch
 from _measure import medians
 
 from milodo.algorithms import DAPG, ProxED
+from milodo.cli.process import keep_freed_memory
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
-from milodo.process import keep_freed_memory
 
 
 def say(what: str, seconds: dict[str, float]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from _measure import medians, verdict
 
+from milodo.cli.process import keep_freed_memory
 from milodo.network import StackedNetwork
-from milodo.process import keep_freed_memory
 
 GRAPHS = ("ring(10)", "ring(30)", "ring(100)", "ring(300)", "ring(1000)", "star(1000)", "erdos_renyi(1000,0.01,seed=1)")
 

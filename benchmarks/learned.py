@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 import torch
 from _measure import verdict
 
+from milodo.cli.process import keep_freed_memory
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer, shipped
 from milodo.metrics import consensus_error, judged_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Family, Lasso, Logistic, instance_seeds, optimum
-from milodo.process import keep_freed_memory
 from milodo.solve import iterate
 
 OBSERVER = StackedObserver()

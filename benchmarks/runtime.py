@@ -21,9 +21,9 @@ import torch.distributed as dist
 from _measure import verdict
 
 from milodo.algorithms import ProxED
+from milodo.cli.process import keep_freed_memory
 from milodo.network import DistributedNetwork, TreeObserver
 from milodo.problems import Lasso
-from milodo.process import keep_freed_memory
 from milodo.runtime.group import joined
 
 PROCESSES = 4

@@ -16,11 +16,11 @@ from _measure import medians, verdict
 
 from milodo.algorithms import DAPG, ODAPG, Algorithm, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
 from milodo.algorithms.rule import WARM_UP
+from milodo.cli.process import keep_freed_memory
 from milodo.learned import MiLoDo
 from milodo.learned.checkpoint import load_optimizer
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
-from milodo.process import keep_freed_memory
 
 METHODS: tuple[Algorithm, ...] = (
     ProxDGD(gamma=0.02),

@@ -20,12 +20,12 @@ from _learned import disturbed
 from _measure import medians, verdict
 from torch import Tensor, nn
 
+from milodo.cli.process import keep_freed_memory
 from milodo.learned import Bank, MiLoDo
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, Lasso
 from milodo.problems.linear import LinearModel
-from milodo.process import keep_freed_memory
 from milodo.solve import iterate
 from milodo.training.loss import MetaLoss
 

@@ -4,63 +4,96 @@ Data sit at n sites joined by a network; a site talks only to its neighbours; to
 min_x (1/n) Σ f_i(x) + r(x), with f_i private to site i and r shared.
 """
 
-from milodo.algorithms import (
-    DAPG,
-    LEPDO,
-    METHODS,
-    ODAPG,
-    AcceleratedED,
-    Algorithm,
-    PGExtra,
-    PrimalDual,
-    ProxATC,
-    ProxDGD,
-    ProxED,
-    TreeAPG,
-)
-from milodo.errors import InvalidInput
-from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo
-from milodo.learned.checkpoint import load_optimizer, save_optimizer
-from milodo.network import (
-    Cast,
-    DistributedNetwork,
-    Network,
-    Observer,
-    Outage,
-    StackedNetwork,
-    StackedObserver,
-    TopK,
-    Traffic,
-    TreeObserver,
-    degraded,
-)
-from milodo.problems import (
-    L1,
-    Box,
-    CustomProblem,
-    ElasticNet,
-    Family,
-    Lasso,
-    LeastSquares,
-    Logistic,
-    LogisticRegression,
-    NonNegative,
-    Problem,
-    Reference,
-    Regularizer,
-    Zero,
-    instance_seeds,
-    optimum,
-)
-from milodo.solve import Result, Status, Stop, iterate, solve
-from milodo.topology import Topology
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from milodo.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from milodo.algorithms import (
+        DAPG,
+        LEPDO,
+        METHODS,
+        ODAPG,
+        AcceleratedED,
+        Algorithm,
+        PGExtra,
+        PrimalDual,
+        ProxATC,
+        ProxDGD,
+        ProxED,
+        TreeAPG,
+    )
+    from milodo.errors import InvalidInput
+    from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo
+    from milodo.learned.checkpoint import load_optimizer, save_optimizer
+    from milodo.network import (
+        Cast,
+        DistributedNetwork,
+        Network,
+        Observer,
+        Outage,
+        StackedNetwork,
+        StackedObserver,
+        TopK,
+        Traffic,
+        TreeObserver,
+        degraded,
+    )
+    from milodo.problems import (
+        L1,
+        Box,
+        CustomProblem,
+        ElasticNet,
+        Family,
+        Lasso,
+        LeastSquares,
+        Logistic,
+        LogisticRegression,
+        NonNegative,
+        Problem,
+        Reference,
+        Regularizer,
+        Zero,
+        instance_seeds,
+        optimum,
+    )
+    from milodo.solve import Result, Status, Stop, iterate, solve
+    from milodo.topology import Topology
 
 __all__ = [
-    "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso",
-    "Learned", "LeastSquares", "Logistic", "LogisticRegression", "MiLoDo", "Network", "NonNegative", "Observer", "Outage",
+    "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "Cast",
+    "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned",
+    "LeastSquares", "Logistic", "LogisticRegression", "MiLoDo", "Network", "NonNegative", "Observer", "Outage",
     "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork",
-    "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded", "instance_seeds",
-    "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
+    "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded",
+    "instance_seeds", "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
+
+ROOMS = ("errors", "status", "topology", "network", "problems", "algorithms", "learned", "learned.checkpoint", "solve")
+"""Where these names live, the lightest first: each room is imported when the first of its names is asked for."""
+
+if not TYPE_CHECKING:
+
+    class Package(ModuleType):
+        """milodo.solve stays the function, also when somebody imports the module of that name."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name not in __all__ or not isinstance(value, ModuleType):
+                super().__setattr__(name, value)
+
+    sys.modules[__name__].__class__ = Package
+
+    def __getattr__(name: str) -> object:
+        for room in ROOMS if name in __all__ else ():
+            module = import_module(f"milodo.{room}")
+            if hasattr(module, name):
+                return globals().setdefault(name, getattr(module, name))
+        if name in ROOMS:
+            return import_module(f"milodo.{name}")
+        raise AttributeError(f"module 'milodo' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

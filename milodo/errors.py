@@ -17,6 +17,19 @@ LARGEST = (1 << 63) - 1
 class InvalidInput(ValueError):
     """What was asked, why it cannot be, what to do. The command line prints it without a traceback."""
 
+    def __init__(self, sentence: str, *remedies: str) -> None:
+        """`remedies` name the settings that would mend it ("resume", "out"); the command line adds its options of that name."""
+        super().__init__(sentence)
+        self.remedies = remedies
+
+
+class Stopped(Exception):
+    """This process ends because another one did; `said` tells whether somebody on this host has already said why."""
+
+    def __init__(self, sentence: str, said: bool = False) -> None:
+        super().__init__(sentence)
+        self.said = said
+
 
 def shortened(text: object, limit: int = QUOTE) -> str:
     """A text on one line, without its middle if it is long."""

@@ -103,7 +103,7 @@ def make_writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise InvalidInput(
-            f"cannot write to {quoted(str(folder), 200)} ({error.strerror}). Choose another folder with --out."
+            f"cannot write to {quoted(str(folder), 200)} ({error.strerror}). Choose another folder.", "out"
         ) from error
 
 
@@ -124,7 +124,8 @@ class locked:
             if time.monotonic() > until:
                 raise InvalidInput(
                     f"another milodo is writing to {quoted(str(self.folder), 200)} ({self._holder()}). Wait until it has ended, "
-                    "or choose another folder with --out."
+                    "or choose another folder.",
+                    "out",
                 )
             time.sleep(0.05)
         self.file = file

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-import milodo
+from milodo.version import __version__
 
 
 def provenance() -> dict[str, Any]:
     return {
-        "milodo": milodo.__version__,
+        "milodo": __version__,
         "commit": commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -31,12 +31,11 @@ def provenance() -> dict[str, Any]:
 
 def commit() -> str | None:
     """Of the source tree milodo runs from, with '+' if it has uncommitted changes; None for an installed package."""
-    root = Path(milodo.__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None
     try:
-        head = _git(root, "rev-parse", "--short=12", "HEAD")
-        return head + ("+" if _git(root, "status", "--porcelain", "-uno") else "")
+        return _git(root, "rev-parse", "HEAD")[:12] + ("+" if _git(root, "status", "-s", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -20,7 +20,7 @@ from milodo.learned import LPGExtra, MiLoDo, special_initialisation
 from milodo.learned.checkpoint import save_optimizer
 from milodo.network import StackedNetwork
 from milodo.problems import instance_seeds
-from milodo.report import write_report
+from milodo.report.html import write_report
 
 
 def experiment(**run):
@@ -190,7 +190,7 @@ def test_walls_touched_in_float32_are_not_divergence(tmp_path, regularizer):
 def test_an_unwritable_folder_is_refused_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "optimum", lambda *a, **k: pytest.fail("ran before the folder was checked"))
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InvalidInput, match=r"cannot write to .*Choose another folder with --out"):
+    with pytest.raises(InvalidInput, match=r"cannot write to .*Choose another folder"):
         Benchmark(experiment(), tmp_path / "file" / "run").run()
     if os.geteuid() != 0:  # root may write anywhere
         closed = tmp_path / "closed"

@@ -10,12 +10,19 @@ import sys
 import time
 
 import pytest
+import typer
 
 from milodo.algorithms import METHODS
 from milodo.bench.records import read_records
-from milodo.cli.main import run
-from milodo.cli.processes import app
+from milodo.cli.main import app, run, with_options
+from milodo.cli.terminal import Terminal
+from milodo.errors import InvalidInput
 from milodo.learned import LEARNED
+from milodo.network.distributed import TIMEOUT
+from milodo.topology import EXAMPLES
+
+COMMANDS = typer.main.get_command(app).commands
+NAMES = list(COMMANDS)
 
 EXPERIMENT = """
 [problem]
@@ -69,15 +76,69 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_help_teaches_and_names_every_method_and_command(tmp_path, capsys):
+def test_help_teaches_and_names_every_command(tmp_path):
     code, out, _ = milodo("--help", cwd=tmp_path)
     assert code == 0
-    assert all(name in out for name in (*METHODS, *LEARNED))
-    for command in ("demo", "bench", "tune", "train", "optimizers", "report", "topology", "solve", "node", "run"):
-        assert command in out
-        with pytest.raises(SystemExit, match="0"):
-            run([command, "--help"])
-        assert len(capsys.readouterr().out) > 200
+    assert {"demo", "bench", "tune", "train", "methods", "optimizers", "report", "topology", "solve", "node", "run"} == set(NAMES)
+    assert all(name in out for name in NAMES)
+
+
+def test_methods_says_a_sentence_about_every_method(capsys, monkeypatch):
+    monkeypatch.setattr("milodo.cli.lists.console", Terminal(width=200))
+    with pytest.raises(SystemExit, match="0"):
+        run(["methods"])
+    rows = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert [name.strip() for name, _ in rows] == [*METHODS, *LEARNED]
+    assert all(len(sentence.split()) > 3 and sentence.strip().endswith(".") for _, sentence in rows)
+
+
+def test_help_is_right_about_what_it_does_not_import():
+    of = {name: {option.name: option.help for option in command.params} for name, command in COMMANDS.items()}
+    assert all(example in of["topology"]["name"] for example in EXAMPLES)
+    assert all(f"{TIMEOUT:g} unless given" in of[name]["timeout"] for name in ("run", "node"))
+
+
+QUICK = (
+    "--version", "--help", "nosuch", "bench", "bench --nope", "bench dem", "train nosuch.toml", "bench demo --seed x",
+    "bench demo --resume --overwrite", "solve", "report a --out b", "node --data a.csv --resume",
+    *(f"{name} -h" for name in NAMES),
+)  # fmt: skip
+"""What needs no computing."""
+HEAVY = ("torch", "numpy", "networkx", "matplotlib", "plotly", "jinja2")
+LOADED = """
+import sys
+from milodo.cli.main import run
+for words in sys.stdin.read().splitlines():
+    try:
+        code = run(words.split())
+    except SystemExit as ended:
+        code = ended.code
+    print("CODE", code, *(name for name in sys.argv[1:] if name in sys.modules))
+"""
+
+
+def loaded_by(commands, heavy, cwd):
+    """(exit code, which of the heavy modules are imported) after each command, all in one process."""
+    words = [sys.executable, "-c", LOADED, *heavy]
+    done = subprocess.run(words, input="\n".join(commands), cwd=cwd, capture_output=True, text=True, timeout=120)
+    ends = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("CODE")]
+    assert len(ends) == len(commands), done.stderr
+    return {command: (int(code), found) for command, (code, *found) in zip(commands, ends, strict=True)}
+
+
+def test_help_and_wrong_arguments_are_answered_without_importing_what_computes(tmp_path):
+    ends = loaded_by(QUICK, HEAVY, tmp_path)
+    assert {command: found for command, (_, found) in ends.items() if found} == {}
+    assert {command: code for command, (code, _) in ends.items()} == {
+        command: 0 if command.split()[-1] in ("--version", "--help", "-h") else 2 for command in QUICK
+    }
+
+
+def test_a_topology_is_shown_and_drawn_without_importing_torch(tmp_path):
+    commands = ("topology rnig(3)", "topology ring(10)")
+    assert loaded_by(commands[:1], HEAVY, tmp_path)[commands[0]] == (2, ["numpy", "networkx"])
+    assert loaded_by(commands[1:], ("torch", "plotly", "jinja2"), tmp_path)[commands[1]] == (0, [])
+    assert (tmp_path / "ring-10.png").stat().st_size > 10_000
 
 
 def test_bench_tune_and_report_from_a_file_to_a_page(folder):
@@ -122,7 +183,7 @@ def test_topology_prints_facts_and_draws(tmp_path):
         (("topology", "pairs.txt"), "disconnected"),
         (("report", "nowhere"), "nowhere"),
         (("bench", "small.toml", "--dtype", "float16"), "'dtype' in [run] is 'float16'"),
-        (("bench", "small.toml", "--out", "small.toml/run"), "cannot write to"),
+        (("bench", "small.toml", "--out", "small.toml/run"), "Choose another folder (--out)."),
         (("topology", "ring(3)", "--out", "nowhere/ring.png"), "cannot write to"),
         (("topology", "ring(3)", "--out", "ring.jpg"), "Give a name that ends in .png, .svg, .pdf"),
         (("topology", "erdos_renyi(10000,0.00001)"), "will not be connected"),
@@ -137,6 +198,13 @@ def test_a_mistake_gets_one_sentence_on_stderr_and_exit_code_2(folder, arguments
     assert code == 2
     assert says in err and "Traceback" not in err and err.count("\n") == 1
     assert out == ""
+
+
+def test_options_are_added_to_a_sentence_also_when_it_became_part_of_another():
+    error = InvalidInput("a.toml: it holds a run. Resume it.")
+    error.__cause__ = InvalidInput("it holds a run. Resume it.", "resume", "snapshot_every")
+    assert with_options(error) == "a.toml: it holds a run. Resume it (--resume, --snapshot-every)."
+    assert with_options(InvalidInput("unknown word 'x'. Did you mean 'y'?")) == "unknown word 'x'. Did you mean 'y'?"
 
 
 def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):
@@ -155,9 +223,6 @@ def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):
     assert re.search(r"milodo bench long.toml --seed 3 --out runs/long --resume", err)
     rows = read_records(folder / "runs" / "long" / "records.csv")
     assert "INTERRUPTED" in {row.status for row in rows} and "STEPS" not in {row.status for row in rows}
-
-
-NAMES = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in NAMES)], ids=lambda words: " ".join(words) or "milodo")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from milodo.config import find_experiment, load_experiment
+from milodo.config import load_experiment
 from milodo.errors import InvalidInput
+from milodo.shipped import find_experiment
 
 GOOD = """
 [problem]

@@ -13,9 +13,8 @@ from test_training import STAGES, TINY
 
 from milodo import files
 from milodo.cli import main, processes
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, Stopped
 from milodo.files import LOCK, locked
-from milodo.runtime.group import Stopped
 
 RACE = '[run]\niterations = 20\ninstances = 2\n[[methods]]\nname = "prox-ed"\nuse = "given"\nparameters = { gamma = 0.05 }\n'
 HOLD = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
@@ -124,8 +123,8 @@ def test_ctrl_c_while_figures_are_drawn_loses_nothing_and_says_how_to_draw_them(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as drawing:
-        for where, name in ((main, "write_report"), (main, "draw_training"), (processes, "write_report")):
-            drawing.setattr(where, name, stop)
+        drawing.setattr("milodo.report.html.write_report", stop)
+        drawing.setattr("milodo.report.training.draw_training", stop)
         ends([command, "tiny.toml", "--out", "there"], 130)
         error = capsys.readouterr().err
         assert "All results are kept in there" in error and "Traceback" not in error
@@ -149,10 +148,10 @@ def test_what_is_advised_after_a_loss_is_not_refused(here, command, snapshots, m
     words = f"{command} --out there{snapshots}"
     monkeypatch.setattr(sys, "argv", ["milodo", *words.split()])
     with monkeypatch.context() as broken:
-        broken.setattr(processes, "joined", lose)
+        broken.setattr("milodo.runtime.group.joined", lose)
         assert main.run(words.split()) == 3
     advised = re.search(r"^To .*: milodo (.*)$", capsys.readouterr().err, re.MULTILINE)
     assert advised
     assert ("--resume" in advised[1]) == ("run" in command or bool(snapshots))
-    monkeypatch.setattr(processes, "show_report", lambda folder: None)
+    monkeypatch.setattr(processes, "show_race", lambda folder: None)
     ends(advised[1].split(), 0)

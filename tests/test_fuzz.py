@@ -28,7 +28,8 @@ from milodo.errors import InvalidInput
 from milodo.learned import BaseRules, LPGExtra, MiLoDo
 from milodo.learned.checkpoint import load_optimizer, save_optimizer
 from milodo.problems.sites import classes_here, indicator, numeric_target, read_site, two_classes
-from milodo.report import html, write_report
+from milodo.report import html
+from milodo.report.html import write_report
 from milodo.report.run import Run
 from milodo.topology import topology
 

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import milodo
+from milodo.cli.main import app
 
 PACKAGE = Path(milodo.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(file.relative_to(PACKAGE)) for file in FILES]
 
 LEVELS = (
-    {"errors", "process", "provenance", "status", "types"},
-    {"files", "memory"},
+    {"errors", "status", "tree", "types", "version"},
+    {"files", "memory", "provenance"},
+    {"shipped"},
     {"topology"},
     {"network"},
     {"problems"},
+    {"metrics"},
+    {"judge"},
     {"algorithms"},
     {"learned"},
     {"solve"},
@@ -27,12 +36,12 @@ LEVELS = (
     {"report"},
     {"runtime"},
     {"cli"},
-    {"__main__"},
+    {"__main__", "__init__"},
 )
-"""From the bottom up; a room may import what lies below it."""
+"""From the bottom up; a room may import what lies below it. The package itself, `import milodo`, lies above all of them."""
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 
-LONGEST = 420
+LONGEST = 400
 """Lines of a file."""
 
 
@@ -46,7 +55,10 @@ def tree(name: str) -> ast.Module:
 
 
 def imported(name: str) -> set[str]:
-    """Every module a file imports, wherever in the file, by its absolute name; `from a import b` counts as a and a.b."""
+    """Every module a file imports, wherever in the file, by its absolute name; `from a import b` counts as a and a.b.
+
+    `from milodo import b` counts as b alone: it is the room b, or no room at all.
+    """
     here = ["milodo", *Path(name).with_suffix("").parts]
     found = set()
     for node in ast.walk(tree(name)):
@@ -54,8 +66,13 @@ def imported(name: str) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = ".".join([*here[: -node.level], *([node.module] if node.module else [])]) if node.level else str(node.module)
-            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+            found |= ({base} - {"milodo"}) | {f"{base}.{alias.name}" for alias in node.names}
     return found
+
+
+def modules(name: str) -> set[str]:
+    """What a file is called when it is imported."""
+    return {".".join(["milodo", *Path(name).with_suffix("").parts]).removesuffix(".__init__")}
 
 
 def attributes(name: str) -> set[str]:
@@ -67,16 +84,80 @@ def within(module: str, *packages: str) -> bool:
     return any(module == package or module.startswith(package + ".") for package in packages)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "__init__.py"])
+@pytest.mark.parametrize("name", NAMES)
 def test_imports_point_down(name):
     own = room(name)
     assert own in LEVEL, f"{own} is a new room: say in LEVELS where it stands"
     for module in imported(name):
-        parts = module.split(".")
-        if parts[0] != "milodo" or len(parts) == 1 or parts[1] in (own, "__version__"):
-            continue
-        assert parts[1] in LEVEL, f"{name} imports {module}, which is no room"
-        assert LEVEL[parts[1]] < LEVEL[own], f"{name} imports {module}, which does not lie below it"
+        other = module.split(".")[1] if "." in module else "__init__"
+        if within(module, "milodo") and other != own:
+            assert other in LEVEL, f"{name} imports {module}, which is no room"
+            assert LEVEL[other] < LEVEL[own], f"{name} imports {module}, which does not lie below it"
+
+
+def promised() -> dict[str, str]:
+    """Public name -> where type checkers look for it."""
+    imports = [
+        node for node in ast.walk(tree("__init__.py")) if isinstance(node, ast.ImportFrom) and "milodo" in str(node.module)
+    ]
+    return {alias.name: str(node.module) for node in imports for alias in node.names if alias.name != "__version__"}
+
+
+def test_every_public_name_is_what_type_checkers_see():
+    assert sorted(promised()) == sorted(milodo.__all__)
+    for name, module in promised().items():
+        assert getattr(milodo, name) is getattr(import_module(module), name), name
+    with pytest.raises(AttributeError, match="no attribute 'Laso'"):
+        milodo.Laso  # noqa: B018
+
+
+LAZILY = """
+import sys
+import milodo
+assert set(milodo.__all__) <= set(dir(milodo))
+assert milodo.topology.topology("ring(3)") == milodo.Topology.from_edges([(0, 1), (1, 2), (2, 0)])
+assert issubclass(milodo.InvalidInput, ValueError) and milodo.__version__
+assert "torch" not in sys.modules
+import milodo.solve  # as a method of one's own may do
+import milodo.bench.recorder
+from milodo import Lasso, solve
+assert solve is milodo.solve and solve is sys.modules["milodo.solve"].solve
+"""
+
+
+def test_a_name_is_imported_when_it_is_asked_for_and_solve_is_always_the_function():
+    done = subprocess.run([sys.executable, "-c", LAZILY], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_two_files_of_the_command_line_import_each_other():
+    below = {
+        name: {other for other in NAMES if name != other and modules(other) & imported(name)}
+        for name in NAMES
+        if room(name) == "cli"
+    }
+    while below:
+        lowest = {name for name in below if not below[name] & set(below)}
+        assert lowest, f"a circle among {sorted(below)}"
+        below = {name: below[name] for name in set(below) - lowest}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if room(name) != "cli"])
+def test_only_the_command_line_speaks_of_flags(name):
+    """Sentences say what to do; how to ask for it is the caller's."""
+    texts = (node for node in ast.walk(tree(name)) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    assert not [f"{node.lineno}: {node.value}" for node in texts if re.search(r"(?<![\w-])--[a-z]", node.value)]
+
+
+def test_every_remedy_is_an_option_of_the_command_line():
+    calls = (node for name in NAMES for node in ast.walk(tree(name)) if isinstance(node, ast.Call))
+    raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "InvalidInput"]
+    remedies = {word.value for call in raised for word in call.args[1:] if isinstance(word, ast.Constant)}
+    options = {
+        option for command in get_command(app).commands.values() for parameter in command.params for option in parameter.opts
+    }
+    assert {"resume", "overwrite", "out"} <= remedies
+    assert {f"--{word}" for word in remedies} <= options
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,6 +173,18 @@ def test_processes_talk_only_in_their_rooms(name):
 def test_only_the_command_line_prints(name):
     calls = (node for node in ast.walk(tree(name)) if isinstance(node, ast.Call))
     assert not [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
+
+
+def test_one_line_in_the_package_calls_step():
+    """A method's `step` takes a state, a problem and a network; torch's optimizers take nothing."""
+    calls = [(name, node) for name in NAMES for node in ast.walk(tree(name)) if isinstance(node, ast.Call)]
+    found = [
+        f"{name}:{node.lineno}"
+        for name, node in calls
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "step" and len(node.args) + len(node.keywords) >= 3
+    ]
+    passed_on = [f"{name}:{node.lineno}" for name, node in calls for word in node.args if ast.unparse(word).endswith(".step")]
+    assert len(found) == 1 and found[0].startswith("solve.py:") and not passed_on, found + passed_on
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from milodo.bench.records import read_records
-from milodo.cli import main
+from milodo.cli.main import run
 from milodo.cli.progress import Bars
-from milodo.cli.terminal import HIDDEN, Terminal, as_written, print_whatever_comes, visible
+from milodo.cli.terminal import HIDDEN, Terminal, as_written, complaints, print_whatever_comes, say, visible
 from milodo.errors import InvalidInput
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -78,7 +78,7 @@ def test_what_stands_in_a_file_is_shown_and_not_obeyed(text, encoding):
     screen = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
     terminal = Terminal(file=screen, width=200)
     name = f"before{text}after"
-    main.say(terminal, f"a message about {name} in\ntwo lines")
+    say(terminal, f"a message about {name} in\ntwo lines")
     table = Table(title=escape(name), caption=escape(name))
     table.add_column(escape(name))
     table.add_row(escape(name))
@@ -105,7 +105,7 @@ def test_a_message_that_quotes_a_file_cannot_steer_the_terminal(tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     name = "\x1b[2Jlinks\x07"
     (tmp_path / name).write_text("a b c\n")
-    assert main.run(["topology", name]) == 2
+    assert run(["topology", name]) == 2
     error = capsys.readouterr().err
     assert r"\x1b[2Jlinks\x07" in error and not HIDDEN.search(error)
 
@@ -138,9 +138,9 @@ def test_a_reader_that_goes_away_does_not_end_the_work(tmp_path):
 
     terminal = Terminal(file=Gone())
     for _ in range(2):
-        main.say(terminal, "anybody?")
+        say(terminal, "anybody?")
 
 
 def test_a_message_is_one_sentence_whatever_it_holds(capsys):
-    main.say(main.complaints, f"milodo: {InvalidInput('unknown [/x] [red]')}")
+    say(complaints, f"milodo: {InvalidInput('unknown [/x] [red]')}")
     assert capsys.readouterr().err == "milodo: unknown [/x] [red]\n"

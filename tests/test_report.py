@@ -21,9 +21,11 @@ from milodo.bench.records import Record, read_json, write_records
 from milodo.cli.tables import race_tables, tuning_table
 from milodo.errors import InvalidInput
 from milodo.files import write_json
-from milodo.report import draw_topology, draw_training, write_figures, write_report
+from milodo.report.figures import draw_topology, write_figures
+from milodo.report.html import write_report
 from milodo.report.layout import layout, node_size
 from milodo.report.run import Run
+from milodo.report.training import draw_training
 from milodo.report.words import amount, number, summary
 from milodo.topology import EXAMPLES, topology
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_report import complete, complete_run, make_run, records_of
 
-from milodo.report import write_report
+from milodo.report.html import write_report
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 FLAGS = (

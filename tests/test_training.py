@@ -22,7 +22,7 @@ from milodo.learned.checkpoint import load_optimizer, read_card
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Lasso
-from milodo.report import draw_training
+from milodo.report.training import draw_training
 from milodo.solve import Stop, iterate, solve
 from milodo.training import Trainer, TrainingFailed, TrainingInterrupted
 from milodo.training.log import read_rows
@@ -417,11 +417,11 @@ def test_training_validation_and_test_instances_never_meet(tmp_path):
 
 def test_what_cannot_be_trained_or_resumed_is_refused_in_a_sentence(tmp_path):
     path, exp = experiment(tmp_path)
-    with pytest.raises(InvalidInput, match=r"nothing to resume.*Leave out --resume"):
+    with pytest.raises(InvalidInput, match=r"nothing to resume.*Start one"):
         Trainer(exp, tmp_path / "empty").run(resume=True)
     Trainer(exp, tmp_path / "empty").run()
     (tmp_path / "empty" / "resume.safetensors").unlink()
-    with pytest.raises(InvalidInput, match=r"nothing to resume.*--overwrite"):
+    with pytest.raises(InvalidInput, match=r"nothing to resume.*Overwrite it"):
         Trainer(exp, tmp_path / "empty").run(resume=True)
     with pytest.raises(InvalidInput, match="already holds a training"):
         Trainer(exp, tmp_path / "empty").run()

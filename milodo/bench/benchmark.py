@@ -65,29 +65,28 @@ class Benchmark:
         self._check_memory()
         make_writable(self.folder)
         if resume and overwrite:
-            raise InvalidInput("--resume continues a run and --overwrite replaces it. Choose one of them.")
+            raise InvalidInput("a run is either resumed or overwritten. Choose one of them.")
         config = self.experiment.model_dump(mode="json")
         if self.run_file.exists() and not overwrite:
             if not resume:
-                raise InvalidInput(
-                    f"{str(self.folder)!r} already holds a run. Continue it with --resume, replace it with --overwrite, "
-                    "or write elsewhere with --out."
-                )
+                said = f"{str(self.folder)!r} already holds a run. Resume it, overwrite it, or write to another folder."
+                raise InvalidInput(said, "resume", "overwrite", "out")
             run = read_json(self.run_file)
             if run["provenance"].get("config") != config:
                 raise InvalidInput(
                     f"{str(self.folder)!r} was made with another configuration, and mixing the two would not be a fair race. "
-                    "Use --overwrite, or another --out."
-                )
+                    "Overwrite it, or write to another folder.",
+                    "overwrite", "out",
+                )  # fmt: skip
             if run.get("runtime") != self.runtime:
                 raise InvalidInput(
                     f"{str(self.folder)!r} holds a {quoted(run.get('runtime'))} run, and this one is {self.runtime}. "
-                    "Use another --out."
+                    "Write to another folder.",
+                    "out",
                 )
             if run["topology"].get("fingerprint") != self.net.topology.fingerprint:
-                raise InvalidInput(
-                    f"{str(self.folder)!r} was made on another graph than {self.net.topology} is now. Use --overwrite or --out."
-                )
+                said = f"{str(self.folder)!r} was made on another graph than {self.net.topology} is now. Overwrite it."
+                raise InvalidInput(said, "overwrite", "out")
             return run
         for stale in (self.records_file, self.folder / "report.html"):
             stale.unlink(missing_ok=True)
@@ -209,8 +208,9 @@ class Benchmark:
             if begun.get("sha256") != weights["sha256"]:
                 raise InvalidInput(
                     f"{str(self.folder)!r} was begun with other weights of {method.key!r} than {method.weights!r} now holds. "
-                    "Use --overwrite, or another --out."
-                )
+                    "Overwrite it, or write to another folder.",
+                    "overwrite", "out",
+                )  # fmt: skip
 
     def _parameters(self, method: MethodTable, lazy: dict[str, Any]) -> tuple[Parameters, dict[str, Any] | None]:
         """Parameters of a method and, if any of them was searched, how."""

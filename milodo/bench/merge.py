@@ -18,10 +18,11 @@ def merge_runs(folders: Sequence[Path], out: Path) -> Path:
     """Methods of later runs are told apart by their runtime: 'prox-ed' and 'prox-ed (distributed)'."""
     runs = [read_json(folder / "run.json") for folder in folders]
     if out.resolve() in [folder.resolve() for folder in folders]:
-        raise InvalidInput(f"{str(out)!r} is one of the runs to merge. Write elsewhere with --out.")
+        raise InvalidInput(f"{str(out)!r} is one of the runs to merge. Write to another folder.", "out")
     first = runs[0]
     if (out / "run.json").exists() and "merged" not in read_json(out / "run.json"):
-        raise InvalidInput(f"{str(out)!r} already holds a run, which a report of several would replace. Choose another --out.")
+        said = f"{str(out)!r} already holds a run, which a report of several would replace. Choose another folder."
+        raise InvalidInput(said, "out")
     for folder, run in zip(folders[1:], runs[1:], strict=True):
         for key in MUST_AGREE:
             if run.get(key) != first.get(key):

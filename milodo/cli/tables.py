@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from milodo.bench.speedup import Speedup
-from milodo.fit import Fit
-from milodo.learned.checkpoint import Card
 from milodo.report.run import Run
 from milodo.topology import WEIGHTS, Topology, contraction, weights
+
+if TYPE_CHECKING:
+    from milodo.bench.speedup import Speedup
+    from milodo.fit import Fit
+    from milodo.learned.checkpoint import Card
 
 
 def parameters(values: dict[str, Any]) -> str:

@@ -14,8 +14,6 @@ from rich.console import Console
 from rich.errors import MarkupError
 from rich.text import Text
 
-from milodo.runtime.meeting import still_waiting
-
 HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters but the end of a line, and those that turn the direction of writing: they would steer the terminal."""
 
@@ -53,6 +51,15 @@ class Terminal(Console):
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
+console = Terminal()
+complaints = Terminal(stderr=True)
+
+
+def say(where: Console, text: str) -> None:
+    """Plain text: paths may hold what rich would take for markup."""
+    where.print(text, markup=False, soft_wrap=True)
+
+
 def print_whatever_comes() -> None:
     """A letter that the terminal, or the file the output goes to, cannot show becomes an escape instead of an exception.
 
@@ -67,7 +74,8 @@ def print_whatever_comes() -> None:
 
 def end(code: int) -> None:
     """Ends the program; at once if a thread still waits in torch's C++, which Python's own way out would abort."""
-    if not still_waiting():
+    meeting = sys.modules.get("milodo.runtime.meeting")
+    if meeting is None or not meeting.still_waiting():
         sys.exit(code)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -15,10 +15,11 @@ from milodo.algorithms.published import published
 from milodo.config.tables import MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
 from milodo.config.training import TrainingTable, recipe
 from milodo.errors import LARGEST, QUOTE, InvalidInput, quoted, shortened, unknown
-from milodo.files import is_file, is_folder
+from milodo.files import is_file
 from milodo.learned import LEARNED
 from milodo.learned.base import Recipe
 from milodo.memory import need_memory
+from milodo.shipped import find_experiment
 from milodo.topology import weights
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -76,27 +77,9 @@ class Experiment(Table):
         return self
 
 
-def find_experiment(name: str | Path) -> Path:
-    """A path as it is; a bare name such as 'demo' is looked up among the shipped experiments."""
-    path = Path(name)
-    if is_file(path) or path.suffix or len(path.parts) != 1:
-        return path
-    package = Path(__file__).resolve().parent.parent
-    folders = [package / "experiments", package.parent / "experiments"]  # installed; in a source tree
-    shipped = {file.stem: file for folder in folders if folder.is_dir() for file in folder.glob("*.toml")}
-    if str(name) not in shipped:
-        raise unknown("experiment", str(name), shipped)
-    return shipped[str(name)]
-
-
 def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
-    """An experiment from a file; overrides such as seed=1, dtype='float32', device='cpu' replace what it says."""
-    path = Path(path)
-    if not is_file(path):
-        others = [p.name for p in path.parent.glob("*.toml")] if is_folder(path.parent) else []
-        near = difflib.get_close_matches(path.name[:QUOTE], others, n=1)
-        hint = f"Did you mean {quoted(str(path.parent / near[0]))}?" if near else "See experiments/ for some to start from."
-        raise InvalidInput(f"no experiment {quoted(str(path))}. {hint}")
+    """An experiment from a file, or a shipped one; overrides such as seed=1, dtype='float32' replace what it says."""
+    path = find_experiment(path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:

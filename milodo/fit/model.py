@@ -160,7 +160,7 @@ def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
     method = METHODS[task.method] if task.method else AcceleratedED
     for name in task.parameters:
         if name not in method.space:
-            raise InvalidInput(f"--set {name}: {unknown('parameter', name, method.space)}")
+            raise InvalidInput(f"{method.label}: {unknown('parameter', name, method.space)}", "set")
     if set(task.parameters) >= set(method.space):
         chosen = method(**task.parameters)  # type: ignore[arg-type]
     else:
@@ -199,7 +199,8 @@ class Separation:
         if float(problem.mean(wrong.to(problem.dtype), self.observer)) == 0:
             raise InvalidInput(
                 "the two classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
-                "there is no answer. Add a penalty, e.g. --l1 0.001."
+                "there is no answer. Add a penalty, e.g. 0.001 ‖x‖₁.",
+                "l1",
             )
 
 

@@ -106,7 +106,7 @@ class Peers:
         seconds = self.timeout.total_seconds()
         slow = "imed out" in str(error) or "imeout" in str(error)
         why = (
-            f"within {seconds:g} s ({self.doing}): it hangs, or is slower than --timeout {seconds:g} allows"
+            f"within {seconds:g} s ({self.doing}): it hangs, or is slower than a timeout of {seconds:g} s allows"
             if slow
             else f"({self.doing}): its process has ended, or the network between us is down"
         )

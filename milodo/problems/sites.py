@@ -64,7 +64,7 @@ def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
             raise InvalidInput(f"{path}: a column has no name (an index that was saved with the table?). Name or remove it.")
     if target not in columns:
         raise InvalidInput(
-            f"{path}: no column {quoted(target)} to predict. Its columns: {_some(columns)}. Choose one with --target."
+            f"{path}: no column {quoted(target)} to predict. Its columns: {_some(columns)}. Choose one of them.", "target"
         )
     for name in ignore:
         if name not in columns:
@@ -80,7 +80,7 @@ def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
 
 def numeric_target(site: Site, name: str) -> np.ndarray:
     """For the squared loss."""
-    return _numbers(site.path, name, site.target, "The squared loss needs numbers; for classes use --loss logistic.")
+    return _numbers(site.path, name, site.target, "The squared loss needs numbers; for classes use the logistic loss.", "loss")
 
 
 def classes_here(site: Site, name: str) -> list[str]:
@@ -90,8 +90,9 @@ def classes_here(site: Site, name: str) -> list[str]:
         raise InvalidInput(f"{site.path}: column {quoted(name)} has missing values. Remove those rows first.")
     if len(values) > 2:  # said here and told to nobody: so many values are data, not classes
         raise InvalidInput(
-            f"{site.path}: column {quoted(name)} has {len(values)} different values, but --loss logistic needs two classes. "
-            "Use --loss squared for numbers."
+            f"{site.path}: column {quoted(name)} has {len(values)} different values, but the logistic loss needs two classes. "
+            "Use the squared loss for numbers.",
+            "loss",
         )
     return values
 
@@ -103,7 +104,8 @@ def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, st
         few = ", ".join(shortened(label, 30) for label in sorted(found)[:5])
         raise InvalidInput(
             f"column {quoted(name)} has {len(found)} different values over all sites ({few}{', ...' if len(found) > 5 else ''}), "
-            "but --loss logistic needs two classes. Use --loss squared for numbers."
+            "but the logistic loss needs two classes. Use the squared loss for numbers.",
+            "loss",
         )
     first, second = sorted(found, key=float if all(map(_is_number, found)) else str)
     return first, second
@@ -131,12 +133,13 @@ def _some(columns: dict[str, np.ndarray]) -> str:
 
 
 def _numbers(
-    path: Path, name: str, values: np.ndarray, advice: str = "Remove it with --ignore, or encode it first."
+    path: Path, name: str, values: np.ndarray, advice: str = "Ignore it, or encode it first.", remedy: str = "ignore"
 ) -> np.ndarray:
     if values.dtype.kind not in "biuf":
         row = next((k for k, value in enumerate(values.tolist()) if not _is_number(value)), None)
         if row is not None:
-            raise InvalidInput(f"{path}: column {quoted(name)}, row {row + 1} {_why_no_number(values.tolist()[row], advice)}")
+            said = f"{path}: column {quoted(name)}, row {row + 1} {_why_no_number(values.tolist()[row], advice)}"
+            raise InvalidInput(said, *[remedy] * said.endswith(advice))
     numbers = values.astype(np.float64)
     if not np.isfinite(numbers).all():
         row = int(np.flatnonzero(~np.isfinite(numbers))[0])
@@ -214,7 +217,7 @@ def _read_parquet(path: Path, target: str) -> dict[str, np.ndarray]:
 
 
 def _read_npz(path: Path, target: str) -> dict[str, np.ndarray]:
-    """Arrays X [N, d] and the target (y, or what --target says) [N]; `columns` may name the features."""
+    """Arrays X [N, d] and the target (y, or what is asked for) [N]; `columns` may name the features."""
     try:
         with np.load(path, allow_pickle=False) as file:
             unpacked = sum(part.file_size for part in file.zip.infolist())

@@ -22,24 +22,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
-import milodo
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, Stopped
 from milodo.network.distributed import TIMEOUT, PeerLost, called
 from milodo.runtime.meeting import PARTING, PAUSE, WAITING, RollCall, meeting_point, number, within
+from milodo.version import __version__
 
 GRACE = 1.0
 """Seconds in which a process that lost a neighbour looks whether that one only stopped because of another."""
 LAUNCHED = "MILODO_LAUNCHED"
 """Set by `milodo run` for the processes it starts."""
 T = TypeVar("T")
-
-
-class Stopped(Exception):
-    """This process ends because another one did; `said` tells whether somebody on this host has already said why."""
-
-    def __init__(self, sentence: str, said: bool = False) -> None:
-        super().__init__(sentence)
-        self.said = said
 
 
 @dataclass
@@ -87,7 +79,7 @@ class Group:
         if rank not in self.beats or self.beats[rank][0] != beat:
             self.beats[rank] = (beat, now)
         elif now - self.beats[rank][1] > self.timeout and rank != self.rank:
-            sentence = f"rank {rank} gave no sign of life for {self.timeout:g} s. If it is only slow, raise --timeout"
+            sentence = f"rank {rank} gave no sign of life for {self.timeout:g} s. If it is only slow, allow a longer timeout"
             self.stop(sentence, blames=rank)
             raise Stopped(sentence, said=not self.first_to_speak())
 
@@ -114,7 +106,7 @@ class Group:
 
     def agree(self, facts: dict[str, Any], called_by: Callable[[int], str]) -> list[dict[str, Any]]:
         """Everybody's facts, those under 'same' being the same everywhere: who differs from process 0 is named."""
-        mine = {"same": {"milodo": milodo.__version__, "torch": torch.__version__, **facts.pop("same", {})}, **facts}
+        mine = {"same": {"milodo": __version__, "torch": torch.__version__, **facts.pop("same", {})}, **facts}
         self.tell(f"facts/{self.rank}", {**mine, "restarted": self.restarted})
         everybody = [self.hear(f"facts/{rank}", rank) for rank in range(self.world)]
         for rank, other in enumerate(everybody):

@@ -86,7 +86,7 @@ def meeting_point(rank: int, timeout: float) -> tuple[Store, bool]:
         if not hosts:
             said = f"something listens at {address}:{port}, but it is no meeting point of milodo. Choose another MASTER_PORT."
         elif "EADDRINUSE" in str(error):
-            said = f"port {port} is in use on this machine. Choose another (MASTER_PORT, or --master-port)."
+            said = f"port {port} is in use on this machine. Choose another MASTER_PORT."
         else:
             raise _unreachable(address, port, timeout, hosts, error) from error
         raise InvalidInput(said) from error
@@ -199,8 +199,9 @@ class RollCall:
         late = next((rank for rank in range(self.world) if not self._answered(rank)), None) if self._is_named() else 0
         who = "a process" if late is None else f"rank {late}"
         return InvalidInput(
-            f"{who} did not appear within {self.timeout:g} s. Start it with WORLD_SIZE {self.world} as here, or wait longer with "
-            "--timeout."
+            f"{who} did not appear within {self.timeout:g} s. Start it with WORLD_SIZE {self.world} as here, or allow a "
+            "longer timeout.",
+            "timeout",
         )
 
 

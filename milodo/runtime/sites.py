@@ -112,7 +112,7 @@ def _same_columns(first: str, ours: Sequence[str], other: str, theirs: Sequence[
         said = f"{other} has a column {extra[0]!r}, which {first} has not"
     else:
         said = f"{other} has the columns of {first} in another order"
-    raise InvalidInput(f"{said}. All sites need the same columns in the same order (see --ignore).")
+    raise InvalidInput(f"{said}. All sites need the same columns in the same order; others can be ignored.", "ignore")
 
 
 def _fit(

@@ -94,14 +94,14 @@ class Snapshots:
                 facts = json.loads((file.metadata() or {}).get("milodo", "null"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
         except (OSError, SafetensorError, ValueError) as error:
-            raise InvalidInput(f"{path}: not a snapshot ({error}). Start again without --resume.") from error
+            raise InvalidInput(f"{path}: not a snapshot ({error}). Start again without resuming.") from error
         if (
             not isinstance(facts, dict)
             or facts.get("format") != FORMAT
             or facts.get("run") != self.run
             or facts.get("k") != self.chosen
         ):
-            raise InvalidInput(f"{path}: a snapshot of another run. Start again without --resume, or with another --out.")
+            raise InvalidInput(f"{path}: a snapshot of another run. Start again without resuming, or in another folder.", "out")
         parts = {}
         for name, value in leaves(first).items():
             if not isinstance(value, torch.Tensor):
@@ -109,7 +109,9 @@ class Snapshots:
                 continue
             kept = tensors.get(name)
             if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
-                raise InvalidInput(f"{path}: {name} does not fit this run. Start again without --resume, or with another --out.")
+                raise InvalidInput(
+                    f"{path}: {name} does not fit this run. Start again without resuming, or in another folder.", "out"
+                )
             parts[name] = kept.to(value.device)
         for name, value in facts["traffic"].items():
             setattr(self.net.traffic, name, int(value))

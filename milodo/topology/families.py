@@ -109,7 +109,7 @@ EXAMPLES = (
     "ring(10)", "path(6)", "star(8)", "complete(5)", "tree(10)", "grid(3x3)", "torus(4x4)", "exponential(10)",
     "hypercube(3)", "regular(20,4,seed=1)", "erdos_renyi(10,0.4,seed=1)",
 )  # fmt: skip
-"""One name of every family: what --help shows and what the laws run over."""
+"""One name of every family: what the help shows and what the laws run over."""
 
 LARGEST = 100_000
 """Nodes; a larger number in a name is taken for a slip."""

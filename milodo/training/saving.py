@@ -79,12 +79,12 @@ def load_position(path: Path, optimizer: Learned) -> tuple[Position, dict[str, t
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
     except FileNotFoundError:
         raise InvalidInput(
-            f"nothing to resume in {str(path.parent)!r}: it has no {path.name}. Start again with --overwrite."
+            f"nothing to resume in {str(path.parent)!r}: it has no {path.name}. Overwrite it.", "overwrite"
         ) from None
     except (OSError, ValueError, SafetensorError) as error:
-        raise InvalidInput(f"{path}: cannot be read ({error}). Start again with --overwrite.") from error
+        raise InvalidInput(f"{path}: cannot be read ({error}). Overwrite it.", "overwrite") from error
     if said.get("format") != FORMAT or {field.name for field in fields(Position)} != set(said) - {"format"}:
-        raise InvalidInput(f"{path}: not written by this milodo's `train`. Start again with --overwrite.")
+        raise InvalidInput(f"{path}: not written by this milodo's `train`. Overwrite it.", "overwrite")
     position = Position(**{name: value for name, value in said.items() if name != "format"})
     expected = optimizer.state_dict()
     parts = {
@@ -93,6 +93,6 @@ def load_position(path: Path, optimizer: Learned) -> tuple[Position, dict[str, t
     }
     for part in parts.values():
         if {name: value.shape for name, value in part.items()} != {name: value.shape for name, value in expected.items()}:
-            raise InvalidInput(f"{path}: holds another optimizer than this experiment trains. Start again with --overwrite.")
+            raise InvalidInput(f"{path}: holds another optimizer than this experiment trains. Overwrite it.", "overwrite")
     optimizer.load_state_dict(parts["weights."])
     return position, {name: value for name, value in tensors.items() if name.startswith("adam.")}, parts["best."]

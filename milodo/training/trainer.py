@@ -112,27 +112,26 @@ class Trainer:
 
     def _prepare(self, *, resume: bool, overwrite: bool) -> None:
         if resume and overwrite:
-            raise InvalidInput("--resume continues a training and --overwrite replaces it. Choose one of them.")
+            raise InvalidInput("a training is either resumed or overwritten. Choose one of them.")
         make_writable(self.folder)
         config = self.experiment.model_dump(mode="json", include={"name", "seed", "problem", "network", "training"})
         if self.facts_file.exists() and not overwrite:
             if not resume:
-                raise InvalidInput(
-                    f"{str(self.folder)!r} already holds a training. Continue it with --resume, replace it with --overwrite, "
-                    "or write elsewhere with --out."
-                )
+                said = f"{str(self.folder)!r} already holds a training. Resume it, overwrite it, or write to another folder."
+                raise InvalidInput(said, "resume", "overwrite", "out")
             facts = read_versioned_json(self.facts_file, FORMAT)
             if facts.get("config") != config or facts.get("topology") != self.net.topology.fingerprint:
                 raise InvalidInput(
                     f"{str(self.folder)!r} was trained with another configuration or graph; going on would mix the two. "
-                    "Use --overwrite, or another --out."
-                )
+                    "Overwrite it, or write to another folder.",
+                    "overwrite", "out",
+                )  # fmt: skip
             self.position, moments, self.best = load_position(self.resume_file, self.optimizer)
             self.adam = self._new_adam()
             restore_adam(self.optimizer, self.adam, moments)
             return
         if resume:
-            raise InvalidInput(f"nothing to resume in {str(self.folder)!r}: no training was begun there. Leave out --resume.")
+            raise InvalidInput(f"nothing to resume in {str(self.folder)!r}: no training was begun there. Start one.")
         old = [self.folder / name for name in ("training.csv", "training.png", "training.svg", "optima.json")]
         outputs = [self.path, self.path.with_suffix(".json")]
         for stale in (self.resume_file, *old, *outputs, *self.folder.glob("tensorboard/events.*")):

@@ -1,7 +1,8 @@
-"""Settings of this process, for many small steps and few words; called by programs, never by importing the library."""
+"""Settings of this process, for many small steps and few words; called by programs, never by importing a module."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -29,16 +30,11 @@ def keep_freed_memory() -> bool:
     return all(mallopt(which, value) for which, value in settings.items())
 
 
-def silence_torch() -> bool:
+def silence_torch() -> None:
     """Keeps torch's C++ from writing pages of stack frames about a connection that failed: we say it in a sentence.
 
-    TORCH_CPP_LOG_LEVEL would do the same, but is read when torch is imported; who has set it wants to see them. Returns whether
-    it could be done.
+    Who has set the variable otherwise wants to see them. It is read when torch is imported, which may have happened already.
     """
-    if "TORCH_CPP_LOG_LEVEL" in os.environ:
-        return False
-    try:
-        ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level").value = FATAL
-    except (OSError, ValueError):
-        return False
-    return True
+    if os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL") == "FATAL" and "torch" in sys.modules:
+        with contextlib.suppress(OSError, ValueError):
+            ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level").value = FATAL

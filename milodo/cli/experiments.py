@@ -1,0 +1,130 @@
+"""Commands that run an experiment in this process, and report: demo, bench, tune, train, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from milodo.cli.folders import draw_curve, show_race, working_in
+from milodo.cli.options import Device, Dtype, ExperimentFile, Out, Overwrite, Resume, Seed, Threads, command_line
+from milodo.cli.terminal import as_written, console, say
+from milodo.errors import InvalidInput
+from milodo.files import is_file
+
+if TYPE_CHECKING:
+    from milodo.config import Experiment
+
+SMALL = 1 << 23
+"""Numbers of data in a batch up to which one thread is used: a second one makes the demo's race 1.4
+times faster on an idle machine, and made the demo 2.9 times slower on a busy one, where the threads wait for each other."""
+
+
+def demo(seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None, threads: Threads = None) -> None:
+    """The main job in two minutes: tune six methods, race them with two that need none and a learned one, and draw the picture.
+
+    The first run tunes; later ones find the tuning in the cache and take about half the time.
+    """
+    bench(Path("demo"), seed, device, dtype, out, overwrite=True, threads=threads)
+
+
+def bench(
+    experiment: ExperimentFile, seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None,
+    resume: Resume = False, overwrite: Overwrite = False, threads: Threads = None,
+) -> None:  # fmt: skip
+    """Run an experiment: certify the optimum, tune every method on instances of its own, race them on unseen ones.
+
+    Writes records.csv, run.json, figures and report.html to the run's folder. Ctrl-C keeps what was recorded;
+    the same command with --resume goes on.
+    """
+    from milodo.bench.benchmark import Benchmark, Interrupted
+
+    options = {"seed": seed, "device": device, "dtype": dtype}
+    loaded, folder = opened(experiment, options, out, threads)
+    again = command_line("bench", experiment, options, folder)
+    with working_in(folder, "recorded", f"{again} --resume", Interrupted) as bars:
+        Benchmark(loaded, folder, bars, as_written(again)).run(resume=resume, overwrite=overwrite)
+    show_race(folder)
+
+
+def tune(
+    experiment: ExperimentFile, seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None,
+    overwrite: Overwrite = False, threads: Threads = None,
+) -> None:  # fmt: skip
+    """Only tune: find the best parameters of every method of an experiment, on its tuning instances.
+
+    The result goes into the run's folder, where `milodo bench EXPERIMENT --resume` finds it, and into the cache.
+    """
+    from milodo.bench.benchmark import Benchmark
+    from milodo.cli.tables import tuning_table
+
+    options = {"seed": seed, "device": device, "dtype": dtype}
+    loaded, folder = opened(experiment, options, out, threads)
+    again = command_line("tune", experiment, options, folder)
+    with working_in(folder, "tuned", again) as bars:
+        benchmark = Benchmark(loaded, folder, bars, as_written(again))
+        run = benchmark.prepare(resume=not overwrite, overwrite=overwrite)
+        benchmark.tune_all(run)
+    console.print(tuning_table(run))
+    say(console, f"Saved in {folder}. Race with these: {command_line('bench', experiment, options, folder)} --resume")
+
+
+def train(
+    experiment: ExperimentFile, seed: Seed = None, out: Out = None, resume: Resume = False, overwrite: Overwrite = False,
+    threads: Annotated[int, typer.Option(help="Threads torch may use; with 1 a resumed training is bit-identical.", min=1)] = 1,
+) -> None:  # fmt: skip
+    """Train a learned optimizer as an experiment's [training] says, stage by stage, keeping the best on validation.
+
+    Writes NAME.safetensors with its card NAME.json, training.csv, TensorBoard's files and the training curve to the run's
+    folder. Ctrl-C loses the batch under way, a kill at most half a minute more; the same command with --resume goes on.
+    """
+    from milodo.learned.checkpoint import read_card
+    from milodo.training import Trainer, TrainingInterrupted
+
+    loaded, folder = opened(experiment, {"seed": seed}, out, threads)
+    again = command_line("train", experiment, {"seed": seed, "threads": threads if threads > 1 else None}, folder)
+    with working_in(folder, "trained", f"{again} --resume", TrainingInterrupted) as bars:
+        path = Trainer(loaded, folder, bars, as_written(again)).run(resume=resume, overwrite=overwrite)
+    say(console, f"Trained {path}, with its card beside it; the curve is in {draw_curve(folder)}.")
+    if not (folder / "tensorboard").exists():
+        say(console, "TensorBoard is not installed, so nothing was written for it: pip install 'milodo[train]'.")
+    say(console, f'Race it: in [[methods]] write name = "{read_card(path).kind}", weights = "{path}".')
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/demo.")],
+    others: Annotated[
+        list[Path] | None, typer.Argument(help="More runs of the same problem, e.g. the distributed one.", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With several runs: the folder of the report of all.")] = None,
+) -> None:
+    """Draw the figures and write report.html again, from a run's records alone; a training's curve too. Nothing is re-run.
+
+    With several runs, their records go into one report in a folder of its own.
+    """
+    if others:
+        from milodo.bench.merge import merge_runs
+
+        run = merge_runs([run, *others], out or Path("runs") / "-and-".join(path.name for path in (run, *others)))
+    elif out is not None:
+        raise InvalidInput("--out is for a report of several runs; one run's report goes into its own folder.")
+    if is_file(run / "training.csv"):
+        say(console, f"The curve of the training is in {draw_curve(run, alone=False)}.")
+        if not (run / "run.json").exists():
+            return
+    show_race(run, alone=False)
+
+
+def opened(experiment: Path, options: dict[str, Any], out: Path | None, threads: int | None) -> tuple[Experiment, Path]:
+    """The experiment and its run's folder; torch has its threads."""
+    import torch
+
+    from milodo.config import load_experiment
+
+    loaded = load_experiment(experiment, **options)
+    problem, run = loaded.problem, loaded.run
+    data = problem.n * problem.N * problem.d * min(run.batch or run.instances, run.instances)
+    if threads is not None or data <= SMALL:
+        torch.set_num_threads(threads or 1)
+    return loaded, out or Path("runs") / loaded.name
