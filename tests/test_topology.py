@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 
 from milodo.errors import InvalidInput
-from milodo.topology import Topology, contraction, topology, weights
+from milodo.topology import Mixing, Topology, dense, topology, weights
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,8 @@ def test_more_links_than_fit_are_refused_before_they_are_made(name, monkeypatch)
         topology(name)
 
 
-@pytest.mark.parametrize("rule", ["metropolis", "fastest"])
-def test_a_matrix_that_cannot_fit_is_refused_before_it_is_made(rule, monkeypatch):
+@pytest.mark.parametrize("make", [lambda graph: weights(graph, "fastest"), lambda graph: dense(graph, weights(graph))])
+def test_a_matrix_that_cannot_fit_is_refused_before_it_is_made(make, monkeypatch):
     monkeypatch.setattr("milodo.memory.free_memory", lambda: 10**9)
-    graph = topology("ring(40000)")
     with pytest.raises(InvalidInput, match=r"ring\(40000\) would need .* of memory, but this machine has 1 GB free"):
-        contraction(graph, weights(graph, rule))
+        make(topology("ring(40000)"))

@@ -13,7 +13,7 @@ from milodo.bench.speedup import Speedup
 from milodo.fit import Fit
 from milodo.learned.checkpoint import Card
 from milodo.report.run import Run
-from milodo.topology import WEIGHTS, Topology, contraction, weights
+from milodo.topology import WEIGHTS, Mixing, Topology, weights
 
 
 def parameters(values: dict[str, Any]) -> str:
@@ -111,7 +111,7 @@ def topology_table(graph: Topology) -> Table:
             table.add_row(rule, f"not computed above {FASTEST_EDGES} edges", "", "")
             continue
         try:
-            lam = contraction(graph, weights(graph, rule))
+            lam = Mixing(graph, weights(graph, rule)).contraction
         except ValueError:
             continue  # 'third' is for rings only
         halving = math.log(2) / -math.log(lam) if 1e-9 < lam < 1 else 0.0

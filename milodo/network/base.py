@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import networkx as nx
@@ -16,7 +17,7 @@ from milodo.errors import InvalidInput, whole
 from milodo.network.hops import Hop, held
 from milodo.network.hops import rounds as tree_rounds
 from milodo.network.traffic import Traffic
-from milodo.topology import Topology, contraction, spectrum, topology
+from milodo.topology import Mixing, Topology, topology
 from milodo.topology import weights as edge_weights
 from milodo.types import EdgeTensor, NodeTensor
 
@@ -50,30 +51,36 @@ class Network(ABC):
         self.nodes = tuple(range(self.topology.n)) if nodes is None else tuple(nodes)
         if sorted(set(self.nodes)) != list(self.nodes) or not set(self.nodes) <= set(range(self.topology.n)):
             raise InvalidInput(f"nodes {self.nodes} must be distinct, sorted, and nodes of {self.topology}.")
-        per_edge = edge_weights(self.topology, weights)
-        self.contraction = contraction(self.topology, per_edge)
-        """λ = max_{i >= 2} |λ_i(W)|, known to every node before the first iteration."""
-        self.eigenvalues = spectrum(self.topology, per_edge)
-        """Of I - W, beside the 0 of consensus, in ascending order; known likewise."""
+        self.mixing = Mixing(self.topology, edge_weights(self.topology, weights))
+        """W, and what every node knows of it before the first iteration."""
         self.traffic = Traffic()
 
-        weight = {edge: float(value) for edge, value in zip(self.topology.edges, per_edge, strict=True)}
-        held = {node: row for row, node in enumerate(self.nodes)}
-        self.arcs = tuple(arc for arc in self.topology.arcs if arc[0] in held)
+        degrees = np.array(self.topology.degrees)
+        leaves = np.isin(np.arange(self.topology.n), self.nodes).repeat(degrees)
+        self.arcs = self.topology.arcs if nodes is None else tuple(compress(self.topology.arcs, leaves))
         """Directed edges (i, j) that leave a node held here: the rows of an EdgeTensor."""
-        on_arcs = [[weight[min(arc), max(arc)]] for arc in self.arcs]
-        self.w64 = torch.tensor(on_arcs, dtype=torch.float64, device=device).reshape(-1, 1)
+        self.w64 = torch.from_numpy(self.mixing.w[self.topology.links[leaves]]).unsqueeze(-1).to(device)
         """Mixing weights [m, 1] before rounding to dtype."""
         self.w = self.w64.to(dtype)
         """Mixing weights [m, 1]."""
-        self._source = torch.tensor([held[i] for i, _ in self.arcs], dtype=torch.long, device=device)
-        degrees = {self.topology.degrees[node] for node in self.nodes}
-        self._degree = degrees.pop() if len(degrees) == 1 else None
+        held = degrees[list(self.nodes)]
+        self._source = torch.from_numpy(np.arange(self.n).repeat(held)).to(device)
+        self._degree = int(held[0]) if self.n and (held == held[0]).all() else None
 
     @property
     def n(self) -> int:
         """Nodes held here."""
         return len(self.nodes)
+
+    @property
+    def contraction(self) -> float:
+        """λ = max_{i >= 2} |λ_i(W)|."""
+        return self.mixing.contraction
+
+    @property
+    def eigenvalues(self) -> np.ndarray:
+        """Of I - W, beside the 0 of consensus, in ascending order; of small graphs only."""
+        return self.mixing.eigenvalues
 
     @property
     def dtype(self) -> torch.dtype:

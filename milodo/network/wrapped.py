@@ -15,7 +15,7 @@ class WrappedNetwork(Network):
     def __init__(self, inner: Network) -> None:
         self.inner = inner
         self.topology, self.nodes, self.arcs = inner.topology, inner.nodes, inner.arcs
-        self.w64, self.w, self.contraction, self.eigenvalues = inner.w64, inner.w, inner.contraction, inner.eigenvalues
+        self.w64, self.w, self.mixing = inner.w64, inner.w, inner.mixing
         self._source, self._degree = inner._source, inner._degree
         self.traffic = inner.traffic
 

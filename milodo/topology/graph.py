@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 
 from milodo.errors import InvalidInput, quoted, shortened
 from milodo.files import is_file
-from milodo.topology.tree import SpanningTree, spanning_tree
+from milodo.topology.tree import EXACT, SpanningTree, spanning_tree
 
 DIGITS = re.compile("[0-9]{1,18}")
 
@@ -108,17 +109,34 @@ class Topology:
         return graph
 
     @cached_property
+    def ends(self) -> np.ndarray:
+        """The edges as an array [2, number of edges]."""
+        return np.array(self.edges, dtype=np.int64).reshape(-1, 2).T
+
+    @cached_property
     def arcs(self) -> tuple[tuple[int, int], ...]:
         """Directed edges (i, j), both ways, sorted: the rows of an EdgeTensor."""
         return tuple(sorted([*self.edges, *((j, i) for i, j in self.edges)]))
 
     @cached_property
+    def links(self) -> np.ndarray:
+        """Which of `edges` each arc runs along."""
+        i, j = self.ends
+        return np.lexsort((np.append(j, i), np.append(i, j))) % max(1, len(self.edges))
+
+    @cached_property
     def degrees(self) -> tuple[int, ...]:
-        return tuple(self.graph.degree(i) for i in range(self.n))
+        return tuple(np.bincount(self.ends.ravel(), minlength=self.n).tolist())
 
     @cached_property
     def diameter(self) -> int:
+        """By a search from every node."""
         return nx.diameter(self.graph)
+
+    @property
+    def reach(self) -> int:
+        """Rounds after which everybody has heard of everybody: the diameter, and in a large graph at most twice that."""
+        return self.diameter if self.n <= EXACT else 2 * self.tree.height
 
     @cached_property
     def tree(self) -> SpanningTree:
