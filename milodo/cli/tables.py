@@ -13,7 +13,7 @@ from milodo.bench.speedup import Speedup
 from milodo.fit import Fit
 from milodo.learned.checkpoint import Card
 from milodo.report.run import Run
-from milodo.topology import WEIGHTS, Mixing, Topology, weights
+from milodo.topology import EXACT, WEIGHTS, Mixing, Topology, weights
 
 
 def parameters(values: dict[str, Any]) -> str:
@@ -96,7 +96,7 @@ FASTEST_EDGES = 600
 
 
 def topology_table(graph: Topology) -> Table:
-    title = f"{graph}: {graph.n} nodes, {len(graph.edges)} edges, diameter {graph.diameter}"
+    title = f"{graph}: {graph.n} nodes, {len(graph.edges)} edges, diameter {'at most ' * (graph.n > EXACT)}{graph.reach}"
     table = Table(title=escape(title), show_header=True)
     degrees = graph.degrees
     table.caption = (

@@ -27,8 +27,6 @@ class Topology:
     edges: tuple[tuple[int, int], ...]
     """Undirected edges (i, j) with i < j, sorted."""
     name: str = field(compare=False)
-    labels: tuple[str, ...] = field(compare=False, default=())
-    """What the nodes were called in the graph or file this was made from."""
 
     @classmethod
     def from_graph(cls, graph: nx.Graph, name: str = "graph") -> Topology:
@@ -58,7 +56,7 @@ class Topology:
             order = list(graph.nodes())
         index = {node: i for i, node in enumerate(order)}
         pairs = {(min(index[a], index[b]), max(index[a], index[b])) for a, b in graph.edges()}
-        return cls(len(order), tuple(sorted(pairs)), name, tuple(str(node) for node in order))
+        return cls(len(order), tuple(sorted(pairs)), name)
 
     @classmethod
     def from_edges(cls, edges: Iterable[tuple[int, int]], name: str = "edges") -> Topology:
@@ -150,10 +148,6 @@ class Topology:
 
     def neighbours(self, i: int) -> tuple[int, ...]:
         return tuple(sorted(self.graph.neighbors(i)))
-
-    def relabelled(self, order: tuple[int, ...]) -> Topology:
-        """The same graph with node i called order[i]."""
-        return Topology.from_graph(nx.relabel_nodes(self.graph, dict(enumerate(order))), f"{self.name}, relabelled")
 
     def __str__(self) -> str:
         return self.name

@@ -34,8 +34,8 @@ class Mixing:
         n = self.topology.n
         if n > DENSE:
             raise InvalidInput(
-                f"all eigenvalues of I - W were asked for on {self.topology}, but beyond {DENSE} nodes that takes too much memory. "
-                "Use the smallest and the largest of them (low and high), or a smaller graph."
+                f"all eigenvalues of I - W are asked for on {self.topology}, but beyond {DENSE} nodes only the extreme ones are "
+                "found. Use those (low and high), or a smaller graph."
             )
         others = np.linalg.eigvalsh(dense(self.topology, self.w) - np.full((n, n), 1 / n))
         # Consensus has eigenvalue 0 here instead of 1; one such is taken out.
