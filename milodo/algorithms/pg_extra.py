@@ -42,7 +42,7 @@ class PGExtra(Algorithm):
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """γ = 0.9 (1 + λ_min(W))/L, below the (1 + λ_min(W))/L of Shi et al. 2015: W far from I needs smaller steps."""
-        return cls(gamma=0.9 * (2 - net.eigenvalues.max(initial=0.0).item()) / L)
+        return cls(gamma=0.9 * (2 - net.mixing.high) / L)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         return State(x0, x0 * 0)

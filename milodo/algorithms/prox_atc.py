@@ -53,7 +53,7 @@ class ProxATC(Algorithm):
         In a coordinate that r holds at a kink z rests and ỹ⁺ = (2W - W²) ỹ: along an eigenvalue of W below 1 - √2 it grows,
         whatever γ is, until it leaves the kink, and so on for ever.
         """
-        smallest = 1 - net.eigenvalues.max(initial=0.0).item()
+        smallest = 1 - net.mixing.high
         if smallest < SMALLEST:
             raise InvalidInput(
                 f"Prox-ATC never comes to rest on {net.topology} with these weights, whatever its step size, because W has an "

@@ -25,6 +25,7 @@ from milodo.network import Network, Observer
 from milodo.problems import Problem, Reference, instance_seeds, optimum
 from milodo.provenance import provenance
 from milodo.solve import Keeper, Status, check
+from milodo.topology import EXACT
 
 Progress = Callable[[str, float, str], None]
 """Called with a task's name, the fraction of it that is done, and a word on where it is."""
@@ -103,7 +104,7 @@ class Benchmark:
                 "name": graph.name,
                 "n": graph.n,
                 "edges": [list(edge) for edge in graph.edges],
-                "diameter": graph.diameter,
+                **({"diameter": graph.diameter} if graph.n <= EXACT else {}),
                 "weights": w,
                 "contraction": self.net.contraction,
                 "fingerprint": graph.fingerprint,

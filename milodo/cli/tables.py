@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from milodo.report.run import Run
-from milodo.topology import WEIGHTS, Topology, contraction, weights
+from milodo.topology import EXACT, WEIGHTS, Mixing, Topology, weights
 
 if TYPE_CHECKING:
     from milodo.bench.speedup import Speedup
@@ -98,7 +98,7 @@ FASTEST_EDGES = 600
 
 
 def topology_table(graph: Topology) -> Table:
-    title = f"{graph}: {graph.n} nodes, {len(graph.edges)} edges, diameter {graph.diameter}"
+    title = f"{graph}: {graph.n} nodes, {len(graph.edges)} edges, diameter {'at most ' * (graph.n > EXACT)}{graph.reach}"
     table = Table(title=escape(title), show_header=True)
     degrees = graph.degrees
     table.caption = (
@@ -113,7 +113,7 @@ def topology_table(graph: Topology) -> Table:
             table.add_row(rule, f"not computed above {FASTEST_EDGES} edges", "", "")
             continue
         try:
-            lam = contraction(graph, weights(graph, rule))
+            lam = Mixing(graph, weights(graph, rule)).contraction
         except ValueError:
             continue  # 'third' is for rings only
         halving = math.log(2) / -math.log(lam) if 1e-9 < lam < 1 else 0.0

@@ -29,8 +29,7 @@ class Polynomial:
 
     @classmethod
     def of(cls, net: Network, K: int) -> Self:
-        low, high = (float(net.eigenvalues[0]), float(net.eigenvalues[-1])) if net.topology.n > 1 else (0.0, 0.0)
-        return cls(K, low, high)
+        return cls(K, net.mixing.low, net.mixing.high)
 
     @classmethod
     def enough(cls, net: Network, contraction: float) -> Self:

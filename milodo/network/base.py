@@ -16,7 +16,7 @@ from milodo.errors import InvalidInput, quoted, whole
 from milodo.network.channels import Channel, Format, Outage, message_format
 from milodo.network.routes import Route, Routes
 from milodo.network.traffic import Traffic
-from milodo.topology import Topology, contraction, spectrum, topology
+from milodo.topology import Mixing, Topology, topology
 from milodo.topology import weights as edge_weights
 from milodo.types import EdgeTensor, NodeTensor
 
@@ -64,28 +64,35 @@ class Network(ABC):
         self.nodes, everybody = tuple(held[rank]), sorted(node for part in held for node in part)
         if everybody != list(range(self.topology.n)) or list(self.nodes) != sorted(self.nodes):
             raise InvalidInput(f"processes {quoted(held)} must hold every node of {self.topology} once, each its own in order.")
-        per_edge = edge_weights(self.topology, weights)
-        self.contraction = contraction(self.topology, per_edge)
-        """λ = max_{i >= 2} |λ_i(W)|, known to every node before the first iteration."""
-        self.eigenvalues = spectrum(self.topology, per_edge)
-        """Of I - W, beside the 0 of consensus, in ascending order; known likewise."""
+        self.mixing = Mixing(self.topology, edge_weights(self.topology, weights))
+        """W, and what every node knows of it before the first iteration."""
         self.traffic = Traffic()
         self.routes = Routes(self.topology, held, rank, device)
         arcs = self.routes.arcs
-        self.arcs = tuple(map(tuple, arcs.tolist()))
+        self.arcs = self.topology.arcs if processes is None else tuple(map(tuple, arcs.tolist()))
         """Directed edges (i, j) that leave a node held here: the rows of an EdgeTensor."""
-        self.w64 = torch.from_numpy(per_edge[self.routes.edge_of(arcs)]).to(device).unsqueeze(-1)
+        self.w64 = torch.from_numpy(self.mixing.w[self.routes.edge_of(arcs)]).to(device).unsqueeze(-1)
         """Mixing weights [m, 1] before rounding to dtype."""
         self.w = self.w64.to(dtype)
         """Mixing weights [m, 1]."""
         self._source = torch.from_numpy(self.routes.row[arcs[:, 0]]).to(device)
-        degrees = {self.topology.degrees[node] for node in self.nodes}
-        self._degree = degrees.pop() if len(degrees) == 1 else None
+        degrees = np.array(self.topology.degrees)[list(self.nodes)]
+        self._degree = int(degrees[0]) if (degrees == degrees[0]).all() else None
 
     @property
     def n(self) -> int:
         """Nodes held here."""
         return len(self.nodes)
+
+    @property
+    def contraction(self) -> float:
+        """λ = max_{i >= 2} |λ_i(W)|."""
+        return self.mixing.contraction
+
+    @property
+    def eigenvalues(self) -> np.ndarray:
+        """Of I - W, beside the 0 of consensus, in ascending order; of small graphs only."""
+        return self.mixing.eigenvalues
 
     @property
     def dtype(self) -> torch.dtype:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from milodo.network.base import Network
+from milodo.topology.mixing import DENSE
 from milodo.types import NodeTensor
 
 ROUNDING = 1e-17
@@ -18,7 +19,10 @@ GROWTH = 10.0
 
 
 def exact_steps(net: Network) -> list[float] | None:
-    """Eigenvalues λ of I - W, each once, in an order in which Π (1 - M/λ) stays small on the way; None if there is none."""
+    """Eigenvalues λ of I - W, each once, in an order in which Π (1 - M/λ) stays small on the way; None if there is none, or if
+    the graph is too large to know them all."""
+    if net.topology.n > DENSE:
+        return None
     left = [float(value) for k, value in enumerate(net.eigenvalues) if k == 0 or value - net.eigenvalues[k - 1] > 1e-9]
     order, product, largest = list[float](), np.ones(len(left)), 1.0
     values = np.array(left)
@@ -65,6 +69,6 @@ def average(net: Network, x: NodeTensor) -> NodeTensor:
 
 def maximum(net: Network, x: NodeTensor) -> NodeTensor:
     """max_j x_j at every node, exactly: after as many rounds as the graph is wide everybody has heard of it."""
-    for _ in range(net.topology.diameter):
+    for _ in range(net.topology.reach):
         x = x.maximum(net.max(net.pull(x)))
     return x

@@ -75,11 +75,11 @@ class Routes:
             self.home[list(nodes)] = process
         self.row = np.full(topology.n, -1)
         self.row[list(processes[rank])] = np.arange(len(processes[rank]))
-        pairs = np.array(topology.edges, dtype=np.int64).reshape(-1, 2)
+        pairs = topology.ends.T
         self._pairs = pairs[:, 0] * topology.n + pairs[:, 1]  # sorted, as the edges are
-        pairs = np.concatenate((pairs, pairs[:, ::-1]))
-        pairs = pairs[self.home[pairs[:, 0]] == rank]
-        self.arcs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+        arcs = np.concatenate((pairs, pairs[:, ::-1]))
+        arcs = arcs[self.home[arcs[:, 0]] == rank]
+        self.arcs = arcs[np.lexsort((arcs[:, 1], arcs[:, 0]))]
         """Directed edges (i, j) that leave a node held here [m, 2], sorted."""
 
     def edge_of(self, arcs: np.ndarray) -> np.ndarray:

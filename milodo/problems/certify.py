@@ -25,10 +25,9 @@ from torch.func import hessian
 from milodo.network import StackedObserver
 from milodo.problems.base import Problem
 from milodo.problems.lasso import LeastSquares
-from milodo.problems.linear import LinearModel
+from milodo.problems.linear import AT_ONCE, LinearModel
 from milodo.problems.logistic import LogisticRegression
 from milodo.problems.regularizers import Zero
-from milodo.problems.synthetic import ROWS_AT_ONCE
 from milodo.types import Point
 
 OBSERVER = StackedObserver()
@@ -178,7 +177,7 @@ def slope_and_gradient(problem: LinearModel, x: Point) -> tuple[Tensor, Tensor, 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int, slice]]:
     """Rows of A few enough that their copy in extended precision is small."""
     batch, n, N, d = shape
-    size = max(1, ROWS_AT_ONCE // d)
+    size = max(1, AT_ONCE // d)
     for k, i in itertools.product(range(batch), range(n)):
         for start in range(0, N, size):
             yield k, i, slice(start, start + size)

@@ -16,6 +16,8 @@ from milodo.problems.base import Problem, check_finite
 from milodo.problems.regularizers import Regularizer, Sparing
 from milodo.types import NodeScalar, NodeTensor, Point
 
+AT_ONCE = 1 << 22
+"""Numbers of A worked on at a time: building or certifying a large instance needs little more memory than the instance."""
 SETTLING = 50
 """Newton steps at most to settle an intercept."""
 
@@ -198,7 +200,8 @@ def apply(A: Tensor, x: Tensor) -> Tensor:
 
 
 def squared_norm(A: Tensor) -> Tensor:
-    """‖A‖₂² from the smaller Gram matrix, one node at a time; rounded up so that it bounds."""
-    flat = A.reshape(-1, *A.shape[-2:])
-    gram = torch.stack([torch.linalg.eigvalsh(M @ M.mT if M.shape[-2] <= M.shape[-1] else M.mT @ M)[-1] for M in flat])
-    return gram.reshape(A.shape[:-2]) * (1 + 10 * torch.finfo(A.dtype).eps * max(A.shape[-2:]) ** 0.5)
+    """‖A‖₂² from the smaller Gram matrix, as many nodes at a time as fit a little memory; rounded up so that it bounds."""
+    N, d = A.shape[-2:]
+    parts = A.reshape(-1, N, d).split(max(1, AT_ONCE // (N * d)))
+    gram = torch.cat([torch.linalg.eigvalsh(M @ M.mT if d >= N else M.mT @ M)[..., -1] for M in parts])
+    return gram.reshape(A.shape[:-2]) * (1 + 10 * torch.finfo(A.dtype).eps * max(N, d) ** 0.5)

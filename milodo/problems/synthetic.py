@@ -13,15 +13,13 @@ import torch
 from milodo.errors import LARGEST, InvalidInput, quoted, whole
 from milodo.memory import need_memory
 from milodo.problems.base import Family, checked_seeds, stream
-from milodo.problems.linear import LinearModel
+from milodo.problems.linear import AT_ONCE, LinearModel
 from milodo.problems.regularizers import L1, Regularizer, Zero
 
 SPARSITY = 0.75
 """Fraction of the true x that is zero: its smallest entries (Appendix E.2)."""
 TRUTH = 1 << 32
 """Stands in a stream's key where a node's id would: what all nodes share."""
-ROWS_AT_ONCE = 1 << 22
-"""Numbers drawn at a time, so that building a large instance needs little more memory than the instance."""
 
 
 def sparse_truth(d: int, seed: int) -> np.ndarray:
@@ -92,7 +90,7 @@ class SyntheticFamily(Family):
     def _draw_node(self, A: torch.Tensor, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Fills A and returns b. Rows are drawn in fp64 and stored in A's dtype: an instance is the same in every precision."""
         u = np.empty(self.N)
-        size = max(1, ROWS_AT_ONCE // self.d)
+        size = max(1, AT_ONCE // self.d)
         for start in range(0, self.N, size):
             rows = rng.standard_normal((min(size, self.N - start), self.d))
             A[start : start + size] = torch.from_numpy(rows)

@@ -2,10 +2,11 @@
 
 from milodo.topology.families import EXAMPLES, FAMILIES, topology
 from milodo.topology.graph import Topology
-from milodo.topology.tree import SpanningTree, spanning_tree
-from milodo.topology.weights import WEIGHTS, contraction, dense, spectrum, weights
+from milodo.topology.mixing import Mixing, dense
+from milodo.topology.tree import EXACT, SpanningTree, spanning_tree
+from milodo.topology.weights import WEIGHTS, weights
 
 __all__ = [
-    "EXAMPLES", "FAMILIES", "WEIGHTS", "SpanningTree", "Topology", "contraction", "dense", "spanning_tree", "spectrum",
-    "topology", "weights",
+    "EXACT", "EXAMPLES", "FAMILIES", "WEIGHTS", "Mixing", "SpanningTree", "Topology", "dense", "spanning_tree", "topology",
+    "weights",
 ]  # fmt: skip

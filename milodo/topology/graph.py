@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 
 from milodo.errors import InvalidInput, quoted, shortened
 from milodo.files import is_file
-from milodo.topology.tree import SpanningTree, spanning_tree
+from milodo.topology.tree import EXACT, SpanningTree, spanning_tree
 
 DIGITS = re.compile("[0-9]{1,18}")
 
@@ -26,8 +27,6 @@ class Topology:
     edges: tuple[tuple[int, int], ...]
     """Undirected edges (i, j) with i < j, sorted."""
     name: str = field(compare=False)
-    labels: tuple[str, ...] = field(compare=False, default=())
-    """What the nodes were called in the graph or file this was made from."""
 
     @classmethod
     def from_graph(cls, graph: nx.Graph, name: str = "graph") -> Topology:
@@ -57,7 +56,7 @@ class Topology:
             order = list(graph.nodes())
         index = {node: i for i, node in enumerate(order)}
         pairs = {(min(index[a], index[b]), max(index[a], index[b])) for a, b in graph.edges()}
-        return cls(len(order), tuple(sorted(pairs)), name, tuple(str(node) for node in order))
+        return cls(len(order), tuple(sorted(pairs)), name)
 
     @classmethod
     def from_edges(cls, edges: Iterable[tuple[int, int]], name: str = "edges") -> Topology:
@@ -108,17 +107,28 @@ class Topology:
         return graph
 
     @cached_property
+    def ends(self) -> np.ndarray:
+        """The edges as an array [2, number of edges]."""
+        return np.array(self.edges, dtype=np.int64).reshape(-1, 2).T
+
+    @cached_property
     def arcs(self) -> tuple[tuple[int, int], ...]:
         """Directed edges (i, j), both ways, sorted: the rows of an EdgeTensor."""
         return tuple(sorted([*self.edges, *((j, i) for i, j in self.edges)]))
 
     @cached_property
     def degrees(self) -> tuple[int, ...]:
-        return tuple(self.graph.degree(i) for i in range(self.n))
+        return tuple(np.bincount(self.ends.ravel(), minlength=self.n).tolist())
 
     @cached_property
     def diameter(self) -> int:
+        """By a search from every node."""
         return nx.diameter(self.graph)
+
+    @property
+    def reach(self) -> int:
+        """Rounds after which everybody has heard of everybody: the diameter, and in a large graph at most twice that."""
+        return self.diameter if self.n <= EXACT else 2 * self.tree.height
 
     @cached_property
     def tree(self) -> SpanningTree:
@@ -132,10 +142,6 @@ class Topology:
 
     def neighbours(self, i: int) -> tuple[int, ...]:
         return tuple(sorted(self.graph.neighbors(i)))
-
-    def relabelled(self, order: tuple[int, ...]) -> Topology:
-        """The same graph with node i called order[i]."""
-        return Topology.from_graph(nx.relabel_nodes(self.graph, dict(enumerate(order))), f"{self.name}, relabelled")
 
     def __str__(self) -> str:
         return self.name

@@ -12,17 +12,15 @@ import numpy as np
 from milodo.errors import InvalidInput, quoted, unknown
 from milodo.memory import need_memory
 from milodo.topology.graph import Topology
+from milodo.topology.mixing import MATRICES, Mixing, dense
 
 Weights = np.ndarray
 """[number of undirected edges], in the order of Topology.edges."""
-MATRICES = 4
-"""Of one size, held at a time while eigenvalues are found or a Newton system is solved."""
 
 
 def metropolis(topology: Topology) -> Weights:
     """w_ij = 1 / (1 + max(deg i, deg j)). On a ring this is the paper's 1/3."""
-    deg = topology.degrees
-    return np.array([1 / (1 + max(deg[i], deg[j])) for i, j in topology.edges])
+    return 1 / (1 + np.array(topology.degrees)[topology.ends].max(0))
 
 
 def max_degree(topology: Topology) -> Weights:
@@ -56,9 +54,8 @@ def fastest(topology: Topology, *, tolerance: float = 1e-7) -> Weights:
         return np.zeros(0)
     n, count = topology.n, len(topology.edges)
     need_memory(8 * MATRICES * count * (n + count), f"'fastest' weights of {topology}", "Use 'metropolis' weights.")
-    A = np.zeros((n, count))
-    for k, (i, j) in enumerate(topology.edges):
-        A[i, k], A[j, k] = 1, -1
+    A, (i, j) = np.zeros((n, count)), topology.ends
+    A[i, range(count)], A[j, range(count)] = 1, -1
     incidence = np.abs(A)
     eye, mean = np.eye(n), np.full((n, n), 1 / n)
 
@@ -94,7 +91,7 @@ def fastest(topology: Topology, *, tolerance: float = 1e-7) -> Weights:
         return gradient, -np.linalg.solve(H, gradient)
 
     w = metropolis(topology) * 0.99
-    t = contraction(topology, w) + 0.1
+    t = Mixing(topology, w).contraction + 0.1
     constraints = 2 * n + count + n
     tau = float(constraints)
     while True:
@@ -136,29 +133,7 @@ def weights(topology: Topology, rule: str | np.ndarray = "metropolis") -> Weight
         raise InvalidInput("the mixing matrix must be finite and symmetric with rows that sum to 1.")
     if (np.abs(W) > 1e-12)[~allowed].any():
         raise InvalidInput(f"the mixing matrix has weight on a pair that {topology} does not join.")
-    w = np.array([W[i, j] for i, j in topology.edges])
-    if n > 1 and contraction(topology, w) >= 1 - 1e-12:
+    w = W[*topology.ends]
+    if n > 1 and np.sort(np.abs(np.linalg.eigvalsh(dense(topology, w))))[-2] >= 1 - 1e-12:
         raise InvalidInput("the mixing matrix does not mix: its second largest |eigenvalue| is 1.")
     return w
-
-
-def dense(topology: Topology, w: Weights) -> np.ndarray:
-    """W as a matrix [n, n]."""
-    need_memory(8 * MATRICES * topology.n**2, f"the mixing matrix of {topology}", "Ask for a smaller graph.")
-    W = np.zeros((topology.n, topology.n))
-    for (i, j), value in zip(topology.edges, w, strict=True):
-        W[i, j] = W[j, i] = value
-    np.fill_diagonal(W, 1 - W.sum(1))
-    return W
-
-
-def contraction(topology: Topology, w: Weights) -> float:
-    """λ = max_{i >= 2} |λ_i(W)|: by how much one round of mixing shrinks disagreement. The spectral gap is 1 - λ."""
-    return float(np.abs(1 - spectrum(topology, w)).max(initial=0.0))
-
-
-def spectrum(topology: Topology, w: Weights) -> np.ndarray:
-    """The n - 1 eigenvalues of I - W beside the 0 of consensus, in ascending order."""
-    others = np.linalg.eigvalsh(dense(topology, w) - np.full((topology.n,) * 2, 1 / topology.n))
-    # Consensus has eigenvalue 0 here instead of 1; one such is taken out.
-    return np.sort(1 - np.delete(others, int(np.abs(others).argmin())))

@@ -49,7 +49,7 @@ def test_an_fp32_instance_is_the_rounded_fp64_one(family):
 
 def test_large_instances_drawn_in_pieces_are_the_same(family, monkeypatch):
     whole = family.sample([3])
-    monkeypatch.setattr("milodo.problems.synthetic.ROWS_AT_ONCE", 2 * family.d)
+    monkeypatch.setattr("milodo.problems.synthetic.AT_ONCE", 2 * family.d)
     pieces = family.sample([3])
     assert torch.equal(whole.A, pieces.A)
     torch.testing.assert_close(whole.b, pieces.b, rtol=0, atol=1e-14)  # A x summed in another order

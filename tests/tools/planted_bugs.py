@@ -36,6 +36,7 @@ class Bug:
 NET, PROBLEM, REG = "laws/test_network_laws.py", "laws/test_problem_laws.py", "laws/test_regularizer_laws.py"
 ALG, EQ, UNITS, REF = "laws/test_algorithm_laws.py", "test_equations.py", "laws/test_unit_laws.py", "laws/test_reference_laws.py"
 DEG, LEARNED, SITES, SPEED = "laws/test_degraded_laws.py", "laws/test_learned_laws.py", "test_sites.py", "test_speedup.py"
+SPECTRUM = "laws/test_spectrum_laws.py"
 BUGS = [
     # the network's calculus, and what is counted
     Bug("network/base.py", "return (e + self.swap(e)) / 2", "return (e + self.swap(e)) / 3", NET),
@@ -48,10 +49,13 @@ BUGS = [
     Bug("network/compressed.py", "places.to(torch.int32).view(torch.uint8)", "places.to(torch.int16).view(torch.uint8)", DEG),
     Bug("network/lossy.py", "return torch.where(self._up, agreed, torch.zeros_like(agreed))", "return agreed", DEG),
     Bug("network/consensus.py", "x = x - net.lap(x) / value", "x = x - net.lap(x) / value / 2", SITES),
-    Bug("network/consensus.py", "heard[..., rows, :].amax(-2).maximum", "heard[..., rows, :].amin(-2).maximum", SITES),
+    Bug("network/consensus.py", 'heard, "amax")', 'heard, "amin")', SITES),
     Bug("network/observer.py", "return self.total(x.sum(dim)) / self.n", "return self.total(x.sum(dim)) / (self.n + 1)", f"{UNITS} -k real"),
     # graphs and weights
-    Bug("topology/weights.py", "1 / (1 + max(deg[i], deg[j]))", "1 / (1 + min(deg[i], deg[j]))", "laws/test_weight_laws.py"),
+    Bug("topology/weights.py", "[topology.ends].max(0)", "[topology.ends].min(0)", "laws/test_weight_laws.py"),
+    Bug("topology/spectrum.py", "(b.ravel()[1:] - b.mean())", "(b.ravel()[1:])", SPECTRUM),
+    Bug("topology/spectrum.py", "else low - lost, high + gained", "else low, high", SPECTRUM),
+    Bug("topology/spectrum.py", "u = u - u.mean()", "u = u - 0", SPECTRUM),
     Bug("topology/weights.py", "return metropolis(topology) / 2", "return metropolis(topology)", "laws/test_weight_laws.py"),
     Bug("topology/families.py", "[2**k for k in range(n.bit_length()) if 2**k < n]", "[2**k for k in range(n.bit_length()) if 2**k < n - 1]", "test_topology.py laws/test_topology_laws.py"),
     # methods
