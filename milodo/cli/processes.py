@@ -37,16 +37,15 @@ from milodo.cli.terminal import as_written
 from milodo.config import find_experiment, load_experiment
 from milodo.errors import InvalidInput
 from milodo.files import locked
-from milodo.fit import Fit, Task
-from milodo.fit.model import Plan
+from milodo.fit import Fit, Plan, Task, fit_here
+from milodo.fit.tables import read_site, write_fit
 from milodo.network import place
 from milodo.network.distributed import TIMEOUT
-from milodo.problems.sites import read_site
 from milodo.report import write_report
 from milodo.runtime.group import LAUNCHED, Group, Stopped, joined, launched
 from milodo.runtime.launch import die_with_parent, launch
 from milodo.runtime.race import RealBenchmark
-from milodo.runtime.sites import fit_here, fit_with_others, write_fit
+from milodo.runtime.sites import fit_with_others
 from milodo.runtime.snapshots import latest
 
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for a neighbour before it counts as lost.", min=0.1)]
