@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,10 @@ from sklearn.linear_model import Lasso
 from sklearn.linear_model import LogisticRegression as SklearnLogistic
 from sklearn.preprocessing import StandardScaler
 
-from milodo.fit import Fit, Task
+from milodo.fit import Fit, Site, Task, fit_here
 from milodo.memory import amount
 from milodo.problems import L1, LogisticRegression, optimum
 from milodo.problems.regularizers import Sparing
-from milodo.problems.sites import Site
-from milodo.runtime.sites import fit_here
 
 SITES = {3: (0.6, 0.3), 5: (0.55, 0.25, 0.15, 0.04), 20: tuple(0.5 / 1.3**k for k in range(1, 19))}
 """Shares of the samples of all sites but the last two; the one before the last has a single row."""
@@ -64,7 +61,7 @@ def split(X: np.ndarray, y: np.ndarray, sites: int) -> list[Site]:
     sizes = [max(1, size * (len(y) - 2 - sites) // max(sum(sizes), len(y) - 2 - sites)) for size in sizes]
     cuts = np.cumsum([*sizes, 1])
     names = tuple(f"x{k}" for k in range(X.shape[1]))
-    return [Site(Path(f"{k}.csv"), names, X[rows], y[rows]) for k, rows in enumerate(np.split(order, cuts))]
+    return [Site(f"{k}.csv", names, X[rows], y[rows]) for k, rows in enumerate(np.split(order, cuts))]
 
 
 def pooled(X: np.ndarray, y: np.ndarray, loss: str, l1: float, *, standardised: bool) -> np.ndarray:

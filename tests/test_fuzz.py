@@ -25,9 +25,10 @@ from milodo.bench.records import read_json
 from milodo.cli.tables import race_tables, tuning_table
 from milodo.config import Experiment, load_experiment, parse_experiment
 from milodo.errors import InvalidInput
+from milodo.fit.sites import classes_here, indicator, numeric_target, two_classes
+from milodo.fit.tables import read_site
 from milodo.learned import BaseRules, LPGExtra, MiLoDo
 from milodo.learned.checkpoint import load_optimizer, save_optimizer
-from milodo.problems.sites import classes_here, indicator, numeric_target, read_site, two_classes
 from milodo.report import html
 from milodo.report.html import write_report
 from milodo.report.run import Run

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,13 +12,11 @@ from sklearn.linear_model import Lasso
 
 from milodo.cli.main import run
 from milodo.errors import InvalidInput
-from milodo.fit import Task
+from milodo.fit import Site, Task, fit_here
 from milodo.fit.newton import Newton, minimise, sparse_quadratic
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, LeastSquares, LogisticRegression, Zero, optimum
 from milodo.problems.regularizers import Sparing
-from milodo.problems.sites import Site
-from milodo.runtime.sites import fit_here
 
 OBSERVER = StackedObserver()
 DIABETES, CANCER, WINE = load_diabetes(scaled=False), load_breast_cancer(), load_wine()
@@ -36,7 +32,7 @@ def uneven(X: np.ndarray, y: np.ndarray, n: int) -> list[Site]:
     order = np.random.default_rng(1).permutation(len(y))
     sizes = [len(y) // 2, *[max(1, len(y) // (4 * n))] * (n - 3), 1]
     names = tuple(f"x{k}" for k in range(X.shape[1]))
-    return [Site(Path(f"{k}.csv"), names, X[r], y[r]) for k, r in enumerate(np.split(order, np.cumsum(sizes)))]
+    return [Site(f"{k}.csv", names, X[r], y[r]) for k, r in enumerate(np.split(order, np.cumsum(sizes)))]
 
 
 def certified(X: np.ndarray, y: np.ndarray, loss: str, l1: float) -> np.ndarray:

@@ -14,13 +14,13 @@ from sklearn.preprocessing import StandardScaler
 
 from milodo.cli.main import run
 from milodo.errors import InvalidInput
-from milodo.fit import Task, pooled_problem, scaling
+from milodo.fit import Task, fit_here, pooled_problem, scaling
 from milodo.fit.pooled import penalty, total_of
+from milodo.fit.sites import classes_here, numeric_target
+from milodo.fit.tables import read_site
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.network.consensus import average, average_rounds, maximum
 from milodo.problems import L1, LeastSquares, optimum
-from milodo.problems.sites import classes_here, numeric_target, read_site
-from milodo.runtime.sites import fit_here
 from milodo.topology import EXAMPLES
 
 DIABETES, CANCER = load_diabetes(scaled=False), load_breast_cancer()
@@ -198,8 +198,8 @@ def test_a_bad_file_is_one_sentence(tmp_path, capsys, name):
 @pytest.mark.parametrize(
     ("second", "options", "said"),
     [
-        ("a,c,y\n1,2,3\n", [], "b.csv has no column 'b', which a.csv has"),
-        ("a,b,c,y\n1,2,3,4\n", [], "b.csv has a column 'c', which a.csv has not"),
+        ("a,c,y\n1,2,3\n", [], "b.csv has no column 'b', which "),
+        ("a,b,c,y\n1,2,3,4\n", [], "b.csv has a column 'c', which "),
         ("b,a,y\n1,2,3\n", [], "in another order"),
         ("a,b,y\n1,2,3\n", ["--graph", "ring(5)"], "ring(5) has 5 nodes, but there are 2 sites"),
         ("a,b,y\n1,2,9\n", ["--loss", "logistic"], "has 3 different values over all sites"),

@@ -66,8 +66,8 @@ def solve(
     """
     import torch
 
-    from milodo.problems.sites import read_site
-    from milodo.runtime.sites import fit_here, write_fit
+    from milodo.fit.sites import fit_here
+    from milodo.fit.tables import read_site, write_fit
 
     task = task_of(context, chosen)
     paths = [Path(name) for pattern in data for name in sorted(glob.glob(pattern)) or [pattern]]  # noqa: PTH207
@@ -99,10 +99,10 @@ def node(
         raise InvalidInput("--resume goes on from snapshots: give --snapshot-every as well.")
     import torch
 
-    from milodo.problems.sites import read_site
+    from milodo.fit.tables import read_site, write_fit
     from milodo.runtime.group import TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent
-    from milodo.runtime.sites import fit_with_others, write_fit
+    from milodo.runtime.sites import fit_with_others
 
     if not launched():
         raise InvalidInput(

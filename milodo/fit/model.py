@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,15 +16,15 @@ from milodo.errors import InvalidInput, unknown
 from milodo.fit import newton
 from milodo.fit.newton import Newton
 from milodo.fit.pooled import Scaling, penalty, pooled_problem, scaling, total_of
-from milodo.fit.task import Task
+from milodo.fit.task import Fit, Task
 from milodo.learned.checkpoint import load_optimizer
 from milodo.memory import amount
-from milodo.metrics import Off, Units, mean_point, off_by
+from milodo.metrics import Units, mean_point, off_by
 from milodo.network import Network, Observer
 from milodo.network.consensus import average, maximum
 from milodo.problems.linear import LinearModel
-from milodo.problems.logistic import LogisticRegression
-from milodo.solve import Keeper, Status, Stop, solve
+from milodo.solve import Keeper, Stop, solve
+from milodo.status import Status
 from milodo.types import NodeTensor, Point
 
 LARGEST = 1 << 30
@@ -45,28 +47,6 @@ class Plan:
     every: int = LOOKS["gossip"]
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The answer in the problem's variables, with what is known about it."""
-
-    x: Point
-    problem: LinearModel
-    scaled: Scaling
-    plan: Plan
-    objective: float
-    off: Off
-    consensus: float
-    iterations: int
-    status: Status
-
-    def in_units_of_the_data(self, intercept: bool) -> tuple[list[float], float]:
-        """Coefficients and intercept."""
-        mean, scale = self.scaled.mean[0], self.scaled.scale[0]
-        w = self.x[: len(scale)] / scale
-        centred = float(self.scaled.target[0]) if intercept and not isinstance(self.problem, LogisticRegression) else 0.0
-        return w.tolist(), (float(self.x[-1]) if intercept else 0.0) + centred - float(w @ mean)
-
-
 @torch.no_grad()
 def fit_model(
     features: Sequence[Tensor],
@@ -75,11 +55,15 @@ def fit_model(
     net: Network,
     observer: Observer,
     *,
+    columns: tuple[str, ...],
+    classes: tuple[str, str] | None = None,
     keeper: Keeper | None = None,
     progress: Callable[[int, float], None] | None = None,
     announce: Callable[[Plan], None] | None = None,
-) -> Fitted:
-    """The model of all sites' samples, from those of the nodes held here."""
+) -> Fit:
+    """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
+    are 0 and 1."""
+    begun = time.perf_counter()
     total = total_of(net, reliable=task.links == "reliable")
     scaled = scaling(features, targets, total, centre=task.intercept or task.standardise)
     reg = penalty(task.l1, None if task.standardise else scaled.scale[0])
@@ -88,11 +72,11 @@ def fit_model(
     if announce:
         announce(plan)
     units, x, done, status = Units.of(problem, observer), _start(problem, scaled), 0, Status.RUNNING
-    watch = Separation(problem, observer) if _may_be_unbounded(problem, task) else None
+    watch = partial(refuse_separated, problem, observer) if task.l1 == 0 and not problem.attained else None
 
     def off_at(k: int, point: Point) -> float:
         if watch:
-            watch.check(point)
+            watch(point)
         worst = off_by(problem, problem.everywhere(point), observer, units).worst
         off = float(observer.mean(worst.expand(problem.n), dim=-1))  # one number for all: they must stop together
         if progress:
@@ -112,16 +96,37 @@ def fit_model(
         x, status, done = result.x, result.status, done + result.k
     answer = problem.settled(mean_point(x, observer), observer)
     off = off_by(problem, problem.everywhere(answer), observer, units)
-    consensus = float(off_by(problem, x, observer, units).consensus)
-    return Fitted(answer, problem, scaled, plan, float(problem.objective(answer, observer)), off, consensus, done, status)
+    mean, scale = scaled.mean[0], scaled.scale[0]
+    w = answer[: len(scale)] / scale
+    shift = float(answer[-1] + scaled.target[0] * problem.translates) if task.intercept else 0.0
+    sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
+    return Fit(
+        columns=columns,
+        coefficients=w.tolist(),
+        intercept=shift - float(w @ mean),
+        standardised=answer[: len(scale)].tolist() if task.standardise else None,
+        classes=classes,
+        samples=int(scaled.samples[0, 0]),
+        method=plan.label,
+        why=plan.why,
+        parameters=plan.parameters or {},
+        objective=float(problem.objective(answer, observer)),
+        gap=float(off.gap),
+        residual=float(off.moved),
+        consensus=float(off_by(problem, x, observer, units).consensus),
+        iterations=done,
+        status=status.name,
+        rounds=net.traffic.rounds,
+        bytes=round(float(sent)),
+        seconds=time.perf_counter() - begun,
+    )
 
 
 def _start(problem: LinearModel, scaled: Scaling) -> NodeTensor:
     """No feature, and the intercept that is best then, which every node knows already."""
     start = problem.start()
-    if problem.spares_intercept and isinstance(problem, LogisticRegression):
-        start = start.clone()
-        start[..., -1:] = torch.logit(scaled.target)
+    if problem.reg.spares and not problem.translates:  # where targets are centred, it is 0
+        start = torch.cat((start[..., :-1], problem.constant(scaled.target)), dim=-1)
     return start
 
 
@@ -166,7 +171,7 @@ def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
     else:
         chosen = method(**{**_own(method.safe(_largest(problem, net), net)), **task.parameters})  # type: ignore[arg-type]
     how = f" with {_brief(_own(chosen))}" if method.space else ""
-    every = LOOKS["sums"] if method.rounds_on is not Algorithm.rounds_on else LOOKS["gossip"]
+    every = LOOKS["sums" if method.rounds is None else "gossip"]
     return Plan(method.label, f"{method.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, _own(chosen), every)
 
 
@@ -183,31 +188,21 @@ def _brief(parameters: dict[str, Any]) -> str:
     return ", ".join(f"{name} = {value:.3g}" for name, value in parameters.items())
 
 
-def _may_be_unbounded(problem: LinearModel, task: Task) -> bool:
-    return isinstance(problem, LogisticRegression) and task.l1 == 0
-
-
-class Separation:
-    """Looks whether the classes are separated, in which case there is nothing to converge to."""
-
-    def __init__(self, problem: LinearModel, observer: Observer) -> None:
-        self.problem, self.observer = problem, observer
-
-    def check(self, x: Point) -> None:
-        problem = self.problem
-        wrong = (2 * problem.b - 1) * problem.predict(problem.everywhere(x)) <= 0
-        if float(problem.mean(wrong.to(problem.dtype), self.observer)) == 0:
-            raise InvalidInput(
-                "the two classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
-                "there is no answer. Add a penalty, e.g. 0.001 ‖x‖₁.",
-                "l1",
-            )
+def refuse_separated(problem: LinearModel, observer: Observer, x: Point) -> None:
+    """Where x separates the classes there is nothing to converge to."""
+    wrong = ~problem.falling(problem.predict(problem.everywhere(x)))
+    if float(problem.mean(wrong.to(problem.dtype), observer)) == 0:
+        raise InvalidInput(
+            "the two classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
+            "there is no answer. Add a penalty, e.g. 0.001 ‖x‖₁.",
+            "l1",
+        )
 
 
 class _Watched:
     """A keeper that also watches."""
 
-    def __init__(self, inner: Keeper | None, watch: Separation, every: int, observer: Observer) -> None:
+    def __init__(self, inner: Keeper | None, watch: Callable[[Point], None], every: int, observer: Observer) -> None:
         self.inner, self.watch, self.every, self.observer = inner, watch, every, observer
 
     def last(self, first: Any) -> tuple[int, Any] | None:
@@ -217,4 +212,4 @@ class _Watched:
         if self.inner:
             self.inner.keep(k, state)
         if k and k % self.every == 0:
-            self.watch.check(mean_point(state.x, self.observer))
+            self.watch(mean_point(state.x, self.observer))

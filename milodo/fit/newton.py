@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from milodo.fit.pooled import Total
-from milodo.problems import LeastSquares, Regularizer, Zero
+from milodo.problems import Regularizer, Zero
 from milodo.problems.linear import LinearModel
 from milodo.problems.regularizers import Sparing
 from milodo.types import Point
@@ -59,7 +59,7 @@ class Newton:
         """Until off(k, x) <= tolerance, or until steps no longer help: the best point, how far off it is, and k."""
         H, best, where, found = None, math.inf, x, 0
         for k in range(1, MOST + 1):
-            if H is None or not isinstance(self.problem, LeastSquares):
+            if H is None or self.problem.bending:
                 H, g = self._moments(x)
             else:
                 g = self._mean(self.problem.grad(self.problem.everywhere(x)))
@@ -91,7 +91,7 @@ class Newton:
 
     def _towards(self, x: Point, aim: Point) -> Point:
         """The best point on the way; x itself if none is better."""
-        if isinstance(self.problem, LeastSquares):
+        if not self.problem.bending:
             return aim
         points = [x + length * (aim - x) for length in (0.0, *LENGTHS)]
         values = [self.problem.value(self.problem.everywhere(point)) for point in points]

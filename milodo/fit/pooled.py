@@ -80,7 +80,7 @@ def pooled_problem(
     """(1/n) Σ_i f_i + r = (1/M) Σ ℓ over all M samples of the n sites + r, the intercept last and spared.
 
     f_i = (n/M) Σ_j ℓ(a_ijᵀx, b_ij); sites with fewer samples than others held here are filled up with samples of weight 0.
-    Targets of the squared loss are centred where there is an intercept.
+    Targets are centred where there is an intercept and the loss allows it.
     """
     longest = max(len(X) for X in features)
     d = features[0].shape[1] + intercept
@@ -89,10 +89,6 @@ def pooled_problem(
         A[i, : len(X), : X.shape[1]] = (X - scaled.mean[i]) / scaled.scale[i]
         if intercept:
             A[i, : len(X), -1] = 1
-        b[i, : len(X)] = y - scaled.target[i] if centres_targets(loss, intercept) else y
+        b[i, : len(X)] = y - scaled.target[i] if intercept and LOSSES[loss].translates else y
         weights[i, : len(X)] = n * longest / scaled.samples[i]
     return LOSSES[loss](A, b, Sparing(reg) if intercept else reg, weights)
-
-
-def centres_targets(loss: str, intercept: bool) -> bool:
-    return loss == "squared" and intercept

@@ -26,7 +26,6 @@ from milodo.network import StackedObserver
 from milodo.problems.base import Problem
 from milodo.problems.lasso import LeastSquares
 from milodo.problems.linear import AT_ONCE, LinearModel
-from milodo.problems.logistic import LogisticRegression
 from milodo.problems.regularizers import Zero
 from milodo.types import Point
 
@@ -138,11 +137,10 @@ class Certifier:
 
 def separates(problem: Problem, x: Point, index: tuple[int, ...]) -> bool:
     """Whether x tells two classes apart without a mistake: t x does so ever better as t grows, and F without a penalty falls."""
-    if not isinstance(problem, LogisticRegression):
+    if not isinstance(problem, LinearModel) or problem.attained:
         return False
-    counted = problem.weigh(torch.ones_like(problem.b))[index] > 0
-    u = problem.predict(problem.everywhere(x))[index]
-    return bool((((2 * problem.b[index] - 1) * u > 0) | ~counted).all())
+    counted = problem.weigh(torch.ones_like(problem.b)) > 0
+    return bool((problem.falling(problem.predict(problem.everywhere(x))) | ~counted)[index].all())
 
 
 def unbounded(problem: Problem, x: Point, index: tuple[int, ...]) -> bool:

@@ -22,7 +22,7 @@ class LeastSquares(LinearModel):
 
     curvature = 1.0
     bending = 0.0
-    homogeneous = True
+    homogeneous = translates = attained = True
     reach = math.inf
 
     def loss(self, u: Tensor) -> Tensor:
@@ -33,6 +33,9 @@ class LeastSquares(LinearModel):
 
     def loss_curvature(self, u: Tensor) -> Tensor:
         return torch.ones_like(u)
+
+    def constant(self, mean: Tensor) -> Tensor:
+        return mean
 
     def fenchel_gap(self, u: Tensor, v: Tensor) -> Tensor:
         return (u - self.b - v).square() / 2

@@ -26,7 +26,7 @@ class LinearModel(Problem):
     """Data A [*batch, n, N, d] and b [*batch, n, N]; a subclass says what ℓ is.
 
     `weights` s [*batch, n, N] are 1 unless given. A sample of weight 0 counts for nothing: nodes with fewer samples than others
-    are filled up with such (milodo/fit/pooled.py).
+    are filled up with such.
     """
 
     curvature: float
@@ -35,6 +35,10 @@ class LinearModel(Problem):
     """The smallest τ with |ℓ'''| <= τ ℓ''."""
     homogeneous: bool
     """Whether ℓ(t u, t b) = t² ℓ(u, b)."""
+    translates: bool
+    """Whether ℓ(u + t, b + t) = ℓ(u, b)."""
+    attained: bool
+    """Whether ℓ has a minimum; if not, it falls for ever on one side."""
     reach: float
     """The largest |t| for which ℓ'(u) - t ℓ''(u) lies in dom ℓ* for every u."""
 
@@ -73,6 +77,14 @@ class LinearModel(Problem):
     @abstractmethod
     def loss_curvature(self, u: Tensor) -> Tensor:
         """ℓ''(u, b)."""
+
+    @abstractmethod
+    def constant(self, mean: Tensor) -> Tensor:
+        """The u that is best for all samples alike, whose b have this mean."""
+
+    def falling(self, u: Tensor) -> Tensor:
+        """Which samples have a loss that falls for ever along t u, t → ∞."""
+        return torch.zeros_like(u, dtype=torch.bool)
 
     @abstractmethod
     def fenchel_gap(self, u: Tensor, v: Tensor) -> Tensor:
@@ -117,17 +129,13 @@ class LinearModel(Problem):
         """R with |d/dt ∇²f(x + t v)| <= R ‖v‖ ∇²f(x + t v), for one instance: how fast the curvature can change."""
         return self.bending * float(torch.linalg.vector_norm(self.A[index], dim=-1).max()) if self.bending else 0.0
 
-    @property
-    def spares_intercept(self) -> bool:
-        return isinstance(self.reg, Sparing)
-
     def empty(self, observer: Observer) -> Point:
         return self.settled(super().empty(observer), observer)
 
     @torch.no_grad()
     def settled(self, x: Point, observer: Observer) -> Point:
         """x with the intercept, if there is one, that is best beside the other coefficients: Newton steps in one unknown."""
-        if not self.spares_intercept:
+        if not self.reg.spares:
             return x
         x = x.clone()
         for _ in range(SETTLING):
@@ -146,7 +154,7 @@ class LinearModel(Problem):
 
     def feasible(self, u: Tensor, v: Tensor, observer: Observer) -> Tensor:
         """The dual v = ℓ'(u) as an unpenalised intercept allows it, Σ s v = 0; NaN where that leads out of dom ℓ*."""
-        if not self.spares_intercept:
+        if not self.reg.spares:
             return v
         step = self._intercept_step(u, v, observer)[..., None, None]
         return torch.where(step.abs() <= self.reach, v - step * self.loss_curvature(u), torch.nan)

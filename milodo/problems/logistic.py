@@ -20,7 +20,7 @@ class LogisticRegression(LinearModel):
 
     curvature = 0.25
     bending = 1.0
-    homogeneous = False
+    homogeneous = translates = attained = False
     reach = 1.0
 
     def __init__(self, A: Tensor, b: Tensor, reg: Regularizer, weights: Tensor | None = None) -> None:
@@ -38,6 +38,12 @@ class LogisticRegression(LinearModel):
 
     def loss_curvature(self, u: Tensor) -> Tensor:
         return u.sigmoid() * (-u).sigmoid()
+
+    def constant(self, mean: Tensor) -> Tensor:
+        return torch.logit(mean)
+
+    def falling(self, u: Tensor) -> Tensor:
+        return (2 * self.b - 1) * u > 0
 
     def fenchel_gap(self, u: Tensor, v: Tensor) -> Tensor:
         # ℓ*(v) is the negative entropy of q = v + b, so the gap is the Kullback-Leibler divergence of q from σ(u).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from milodo.types import Step
 
 class Regularizer(ABC):
     """r(x) = Σ_l ρ(x_l), with what solvers and certificates ask of it."""
+
+    spares: ClassVar[bool] = False
+    """Whether the last coordinate is an intercept, which is left free."""
 
     @abstractmethod
     def each(self, x: Tensor) -> Tensor:
@@ -262,6 +266,7 @@ class Sparing(Regularizer):
     """r of all coordinates but the last, which is free: an intercept is not penalised."""
 
     reg: Regularizer
+    spares: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.reg.curvature:

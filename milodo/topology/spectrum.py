@@ -32,10 +32,10 @@ def extremes(topology: Topology, w: np.ndarray) -> tuple[float, float]:
     bound = float((sizes[i] + sizes[j]).max()) if (w >= 0).all() else np.inf  # Anderson and Morley 1985
     factor = fill(M, topology) <= FILL
     last = np.inf, 0.0
-    for low, high in ritz(M):
+    for low, high in ritz(M, topology.n):
         lost, gained = (0.0 if factor else last[0] - low), min(high - last[1], bound - high)
         if lost <= NEAR * low and gained <= NEAR * high:
-            return smallest(M) if factor else low - lost, high + gained
+            return smallest(M, topology.n) if factor else low - lost, high + gained
         last = low, high
     raise InvalidInput(
         f"the spectrum of {topology} could not be found: it mixes too slowly for its size. Use a method that needs none, such as "
@@ -51,17 +51,17 @@ def laplacian(topology: Topology, w: np.ndarray) -> csr_array:
     return csr_array((np.append(sums, -twice), (np.append(nodes, rows), np.append(nodes, columns))))
 
 
-def ritz(M: csr_array) -> Iterator[tuple[float, float]]:
+def ritz(M: csr_array, n: int) -> Iterator[tuple[float, float]]:
     """The extreme Ritz values of ever more steps of Lanczos' method, orthogonal to consensus: none lies outside the spectrum.
 
     Rounding makes copies of Ritz values and moves none (Paige 1980), so that no vector but the last two is kept.
     """
-    v = np.random.default_rng(0).standard_normal(M.shape[0])
+    v = np.random.default_rng(0).standard_normal(n)
     u, before, diagonal, beside = v, np.zeros_like(v), list[float](), list[float]()
     while len(diagonal) < MOST:
         u = u - u.mean()
         size = float(np.linalg.norm(u))
-        if diagonal and size <= 1e-13 * max(diagonal):  # all that the start can reach
+        if diagonal and size <= 1e-13 * diagonal[0]:  # all that the start can reach
             yield from [ends(diagonal, beside)] * 2
             return
         if diagonal:
@@ -91,7 +91,7 @@ def fill(M: csr_array, topology: Topology) -> float:
     return min(topology.n * int(np.abs(place[i] - place[j]).max()), 2 * cycles**2)
 
 
-def smallest(M: csr_array) -> float:
+def smallest(M: csr_array, n: int) -> float:
     """From I - W with one node grounded, which has an inverse: on the others' disagreement it is that of I - W."""
     grounded = splu(M[1:, 1:].tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
 
@@ -100,5 +100,5 @@ def smallest(M: csr_array) -> float:
         return x - x.mean()
 
     inverse = LinearOperator(M.shape, matvec=solve, dtype=np.float64)  # type: ignore[call-arg]
-    start = np.random.default_rng(0).standard_normal(M.shape[0])
+    start = np.random.default_rng(0).standard_normal(n)
     return 1 / float(eigsh(inverse, k=1, which="LA", v0=start, return_eigenvectors=False)[0])

@@ -16,7 +16,7 @@ from unit_cases import SMALL, certified_and_wrong, rescaled, runs
 
 from milodo.algorithms import METHODS
 from milodo.bench.recorder import Limits, Recorder, record
-from milodo.fit import Task
+from milodo.fit import Site, Task, fit_here
 from milodo.metrics import judged_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import (
@@ -35,8 +35,6 @@ from milodo.problems import (
 )
 from milodo.problems.certify import BOUNDS, Certifier
 from milodo.problems.regularizers import Rescaled, Sparing
-from milodo.problems.sites import Site
-from milodo.runtime.sites import fit_here
 from milodo.solve import Stop, solve
 from milodo.status import Status
 
@@ -118,7 +116,7 @@ def test_touching_a_wall_is_a_matter_of_the_walls_size(scale):
 
 def sites(X: np.ndarray, y: np.ndarray, cuts: tuple[int, ...]) -> list[Site]:
     names = tuple(f"f{k}" for k in range(X.shape[1]))
-    return [Site(Path(f"{k}.csv"), names, X[rows], y[rows]) for k, rows in enumerate(np.split(np.arange(len(y)), cuts))]
+    return [Site(f"{k}.csv", names, X[rows], y[rows]) for k, rows in enumerate(np.split(np.arange(len(y)), cuts))]
 
 
 def own_data(loss: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,41 +1,26 @@
-"""One site's own data: a table in a CSV, Parquet or NPZ file, checked before anything is computed."""
+"""Files of a fit: a site's table in CSV, Parquet or NPZ, checked before anything is computed; and what came out."""
 
 from __future__ import annotations
 
 import csv
-import re
+import math
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from milodo.errors import InvalidInput, quoted, shortened
-from milodo.files import is_file
+from milodo.files import atomic, is_file, make_writable, write_json
+from milodo.fit.sites import Site, numbers
+from milodo.fit.task import Fit, Task
 from milodo.memory import need_memory
+from milodo.provenance import provenance
 
+FORMAT = 1
 DELIMITERS = ",;\t"
-BLANK = "[ \t\r\n\xa0]*"
-PLAIN = re.compile(
-    rf"{BLANK}[+-]?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?|nan|inf|infinity){BLANK}", re.IGNORECASE | re.ASCII
-)
-"""A number as everybody writes it. Python also reads 1_000, and digits of other alphabets."""
-DECIMAL_COMMA = re.compile(rf"{BLANK}[+-]?[0-9.]*,[0-9]+(e[+-]?[0-9]+)?{BLANK}", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Site:
-    """Features [N, d] with the names of their columns, and the target as it was written [N]."""
-
-    path: Path
-    columns: tuple[str, ...]
-    features: np.ndarray
-    target: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.features)
 
 
 def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
@@ -74,93 +59,13 @@ def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
         raise InvalidInput(f"{path}: no column but the target {quoted(target)}, so there is nothing to predict it from.")
     if len(columns[target]) == 0:
         raise InvalidInput(f"{path}: the file has columns but no rows.")
-    features = np.stack([_numbers(path, name, columns[name]) for name in names], axis=1)
-    return Site(path, names, features, columns[target])
-
-
-def numeric_target(site: Site, name: str) -> np.ndarray:
-    """For the squared loss."""
-    return _numbers(site.path, name, site.target, "The squared loss needs numbers; for classes use the logistic loss.", "loss")
-
-
-def classes_here(site: Site, name: str) -> list[str]:
-    """The different values of the target at one site, as text."""
-    values = sorted({_label(value) for value in site.target.tolist()})
-    if {"", "nan", "None"} & set(values):
-        raise InvalidInput(f"{site.path}: column {quoted(name)} has missing values. Remove those rows first.")
-    if len(values) > 2:  # said here and told to nobody: so many values are data, not classes
-        raise InvalidInput(
-            f"{site.path}: column {quoted(name)} has {len(values)} different values, but the logistic loss needs two classes. "
-            "Use the squared loss for numbers.",
-            "loss",
-        )
-    return values
-
-
-def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, str]:
-    """The two classes of all sites together, in sorted order (numbers by value): the second is what is predicted."""
-    found = {label for labels in everywhere for label in labels}
-    if len(found) != 2:
-        few = ", ".join(shortened(label, 30) for label in sorted(found)[:5])
-        raise InvalidInput(
-            f"column {quoted(name)} has {len(found)} different values over all sites ({few}{', ...' if len(found) > 5 else ''}), "
-            "but the logistic loss needs two classes. Use the squared loss for numbers.",
-            "loss",
-        )
-    first, second = sorted(found, key=float if all(map(_is_number, found)) else str)
-    return first, second
-
-
-def indicator(site: Site, classes: tuple[str, str]) -> np.ndarray:
-    """1 where the target is the second class."""
-    return np.array([float(_label(value) == classes[1]) for value in site.target.tolist()])
-
-
-def _label(value: object) -> str:
-    """1, 1.0 and '1' are one class."""
-    if isinstance(value, bool):
-        return str(int(value))
-    text = str(value).strip()
-    if not _is_number(text):
-        return text
-    number = float(text)
-    return str(int(number)) if number.is_integer() else str(number)
+    features = np.stack([numbers(str(path), name, columns[name]) for name in names], axis=1)
+    return Site(str(path), names, features, columns[target])
 
 
 def _some(columns: dict[str, np.ndarray]) -> str:
     names = list(columns)
     return ", ".join(shortened(name, 30) for name in names[:8]) + (", ..." if len(names) > 8 else "")
-
-
-def _numbers(
-    path: Path, name: str, values: np.ndarray, advice: str = "Ignore it, or encode it first.", remedy: str = "ignore"
-) -> np.ndarray:
-    if values.dtype.kind not in "biuf":
-        row = next((k for k, value in enumerate(values.tolist()) if not _is_number(value)), None)
-        if row is not None:
-            said = f"{path}: column {quoted(name)}, row {row + 1} {_why_no_number(values.tolist()[row], advice)}"
-            raise InvalidInput(said, *[remedy] * said.endswith(advice))
-    numbers = values.astype(np.float64)
-    if not np.isfinite(numbers).all():
-        row = int(np.flatnonzero(~np.isfinite(numbers))[0])
-        raise InvalidInput(f"{path}: column {quoted(name)}, row {row + 1} is {numbers[row]}. Fill it in, or remove the row.")
-    return numbers
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) or PLAIN.fullmatch(str(value)) is not None
-
-
-def _why_no_number(value: object, advice: str) -> str:
-    text = str(value)
-    if value is None or not text.strip():
-        return "is missing. Fill it in, or remove the row."
-    if DECIMAL_COMMA.fullmatch(text):
-        return f"is {quoted(value)}: decimal commas are not read. Write points, such as 1.5 for 1,5."
-    try:
-        return f"is {quoted(value)}, which is not read as a number. Write it in plain digits, e.g. {float(text):.15g}."
-    except ValueError:
-        return f"is {quoted(value)}, not a number. {advice}"
 
 
 def _read_csv(path: Path, target: str) -> dict[str, np.ndarray]:
@@ -238,3 +143,23 @@ def _read_npz(path: Path, target: str) -> dict[str, np.ndarray]:
     if len(names) != X.shape[1] or len(set(names)) != len(names) or (target in names and target in arrays):
         raise InvalidInput(f"{path}: `columns` must name each of the {X.shape[1]} columns of X once.")
     return {**{name: X[:, k] for k, name in enumerate(names)}, **({target: arrays[target]} if target in arrays else {})}
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows neither NaN nor infinity."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: str) -> Path:
+    """fit.json with everything, and coefficients.csv."""
+    make_writable(folder)
+    content = {key: _finite(value) for key, value in asdict(fit).items()}
+    facts: dict[str, Any] = {"format": FORMAT, "runtime": runtime, "command": command, "task": asdict(task), **content}
+    write_json(folder / "fit.json", {**facts, "provenance": provenance()})
+    with atomic(folder / "coefficients.csv") as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["name", "coefficient"])
+        writer.writerows(zip((*fit.columns, "(intercept)"), (*fit.coefficients, fit.intercept), strict=True))
+    return folder / "fit.json"
