@@ -16,6 +16,7 @@ from milodo.bench.records import read_records
 from milodo.cli.main import run
 from milodo.cli.processes import app
 from milodo.learned import LEARNED
+from milodo.status import Status
 
 EXPERIMENT = """
 [problem]
@@ -154,7 +155,7 @@ def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):
     assert "Traceback" not in err
     assert re.search(r"milodo bench long.toml --seed 3 --out runs/long --resume", err)
     rows = read_records(folder / "runs" / "long" / "records.csv")
-    assert "INTERRUPTED" in {row.status for row in rows} and "STEPS" not in {row.status for row in rows}
+    assert Status.INTERRUPTED in {row.status for row in rows} and Status.STEPS not in {row.status for row in rows}
 
 
 NAMES = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]

@@ -14,9 +14,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(file.relative_to(PACKAGE)) for file in FILES]
 
 LEVELS = (
-    {"errors", "process", "provenance", "status", "types"},
+    {"errors", "process", "provenance", "status", "types", "words"},
     {"files", "memory"},
-    {"topology"},
+    {"topology", "folder"},
     {"network"},
     {"problems"},
     {"algorithms"},

@@ -117,7 +117,7 @@ class Recorder:
                     loss=loss[b],
                     gap=gap,
                     consensus=consensus[b],
-                    status=self.ended[b].name,
+                    status=self.ended[b],
                 )
             )
 
@@ -125,7 +125,7 @@ class Recorder:
         """The user stopped the run: what is unfinished says so in its last row."""
         for b, rows in enumerate(self.rows):
             if self.ended[b] is Status.RUNNING and rows:
-                rows[-1] = Record(**{**rows[-1].__dict__, "status": Status.INTERRUPTED.name})
+                rows[-1] = replace(rows[-1], status=Status.INTERRUPTED)
 
     @property
     def records(self) -> list[Record]:

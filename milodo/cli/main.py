@@ -14,9 +14,9 @@ from rich.console import Console
 
 import milodo
 from milodo.algorithms import METHODS
-from milodo.bench.benchmark import Benchmark, Interrupted
+from milodo.bench.benchmark import Benchmark
 from milodo.bench.merge import merge_runs
-from milodo.bench.records import read_json
+from milodo.bench.run_file import RunFile
 from milodo.cli.progress import Bars
 from milodo.cli.tables import optimizers_table, race_tables, topology_table, tuning_table
 from milodo.cli.terminal import Terminal, as_written, end, print_whatever_comes
@@ -127,7 +127,7 @@ def tune(
         with locked(folder), Bars(console) as bars:
             benchmark = Benchmark(loaded, folder, bars, as_written(again))
             run = benchmark.prepare(resume=not overwrite, overwrite=overwrite)
-            benchmark.tune_all(run)
+            benchmark.tune_all()
     except KeyboardInterrupt:
         say(complaints, f"\nStopped. What was tuned is kept in {folder}.\nGo on with: {again}")
         raise typer.Exit(130) from None
@@ -287,7 +287,7 @@ def run_benchmark(
                 Benchmark(loaded, folder, bars, as_written(command)).run(resume=resume, overwrite=overwrite)
             with drawing(folder):
                 path = write_report(folder)
-    except (Interrupted, KeyboardInterrupt):
+    except KeyboardInterrupt:
         say(complaints, f"\nStopped. What was recorded is kept in {folder}.\nGo on with:      {command} --resume")
         if (folder / "records.csv").exists():
             say(complaints, f"Look at it with: {shlex.join(['milodo', 'report', str(folder)])}")
@@ -297,8 +297,8 @@ def run_benchmark(
 
 def show_result(folder: Path, path: Path) -> None:
     console.print(*race_tables(folder))
-    instances = read_json(folder / "run.json").get("instances", FEW)
-    if instances < FEW:
+    instances = RunFile.read(folder).instances
+    if instances is not None and instances < FEW:
         say(console, f"Only {instances} of the {FEW} instances a comparison should have: take these medians as a first look.")
     say(console, f"Open {path} in a browser; figures are in {folder / 'figures'}.")
 

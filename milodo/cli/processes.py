@@ -15,6 +15,7 @@ from typing import Annotated
 import torch
 import typer
 
+from milodo.bench.benchmark import Benchmark
 from milodo.cli.main import (
     Dtype,
     ExperimentFile,
@@ -45,7 +46,7 @@ from milodo.problems.sites import read_site
 from milodo.report import write_report
 from milodo.runtime.group import LAUNCHED, Group, Stopped, joined, launched
 from milodo.runtime.launch import die_with_parent, launch
-from milodo.runtime.race import RealBenchmark
+from milodo.runtime.race import Processes
 from milodo.runtime.sites import fit_here, fit_with_others, write_fit
 from milodo.runtime.snapshots import latest
 
@@ -87,8 +88,8 @@ def run_for_real(
     die_with_parent()
     advice = resuming(folder, command, f"To go on with what is not complete: {command} --resume", snapshot_every)
     with advice, joined(timeout, loaded.run.device) as group, bars_of(group) as bars, first_writes(group, folder):
-        benchmark = RealBenchmark(loaded, folder, group, bars, as_written(command), snapshot_every=snapshot_every)
-        benchmark.run(resume=resume, overwrite=overwrite)
+        here = Processes(group, folder, snapshot_every=snapshot_every)
+        Benchmark(loaded, folder, bars, as_written(command), place=here).run(resume=resume, overwrite=overwrite)
     if group.rank == 0 and LAUNCHED not in os.environ:
         show_report(folder)
 
