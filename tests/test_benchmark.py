@@ -11,16 +11,18 @@ import pytest
 
 from milodo.bench import plan
 from milodo.bench.benchmark import Benchmark
+from milodo.bench.place import Simulated
 from milodo.bench.recorder import Recorder
 from milodo.bench.records import read_records
 from milodo.bench.run_file import RunFile
+from milodo.cli.tables import race_tables
 from milodo.config import parse_experiment
 from milodo.errors import InvalidInput
 from milodo.files import write_json
 from milodo.learned import LPGExtra, MiLoDo, special_initialisation
 from milodo.learned.checkpoint import save_optimizer
 from milodo.network import StackedNetwork
-from milodo.problems import instance_seeds
+from milodo.problems import FAMILIES, CustomProblem, Lasso, instance_seeds
 from milodo.report import write_report
 from milodo.status import Status
 
@@ -136,6 +138,59 @@ def test_a_folder_is_not_overwritten_unasked_nor_resumed_with_another_experiment
     Benchmark(experiment(iterations=61), tmp_path / "run").run(overwrite=True)
 
 
+def test_what_is_overwritten_leaves_nothing_behind(tmp_path):
+    folder = Benchmark(experiment(), tmp_path / "run").run()
+    write_report(folder)
+    (folder / "notes.txt").write_text("mine")
+    Benchmark(experiment(iterations=61), folder).prepare(overwrite=True)
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["notes.txt", "run.json"]
+
+
+def test_a_run_of_processes_is_not_continued_in_a_simulation(tmp_path):
+    folder = Benchmark(experiment(), tmp_path / "run").run()
+    run = RunFile.read(folder)
+    run.runtime = "distributed"
+    run.write(folder)
+    with pytest.raises(InvalidInput, match="another runtime"):
+        Benchmark(experiment(), folder).run(resume=True)
+
+
+class Elsewhere(Simulated):
+    """A place that is told everything, as a process is that does not write."""
+
+    writes = False
+
+    def __init__(self, told):
+        self.told = told
+
+    def shared(self, what, find):
+        return json.loads(self.told[what])
+
+
+class First(Simulated):
+    def __init__(self):
+        self.told = {}
+
+    def shared(self, what, find):
+        found = find()
+        self.told[what] = json.dumps(found)
+        return found
+
+
+def test_who_is_told_races_alike_and_writes_nothing(tmp_path, monkeypatch):
+    first = First()
+    Benchmark(experiment(), tmp_path / "first", place=first).run()
+    assert set(first.told) == {"plan", "optimum/0", "optimum/3"}
+    monkeypatch.setattr(plan, "optimum", lambda *a, **k: pytest.fail("certified again"))
+    monkeypatch.setattr(plan, "tune", lambda *a, **k: pytest.fail("tuned again"))
+    seen, look = [], Recorder.look
+    monkeypatch.setattr(Recorder, "look", lambda self, *args: (look(self, *args), seen.append(self)))
+    Benchmark(experiment(), tmp_path / "second", place=Elsewhere(first.told)).run()
+    assert not (tmp_path / "second").exists()
+    records = [row for recorder in dict.fromkeys(seen) for row in recorder.records]
+    assert without_clock(records) == without_clock(read_records(tmp_path / "first" / "records.csv"))
+
+
 def test_a_graph_that_has_changed_is_not_mixed_into_an_old_run(tmp_path):
     links = tmp_path / "links.txt"
     links.write_text("0 1\n1 2\n2 3\n3 4\n")
@@ -168,6 +223,38 @@ def test_what_cannot_be_certified_has_no_gap_and_is_not_tuned_for(tmp_path, monk
     folder = Benchmark(parse_experiment(content, "x"), tmp_path / "given").run()
     assert all(math.isnan(row.gap) for row in read_records(folder / "records.csv"))
     assert RunFile.read(folder).reference.values == [None] * 6
+
+
+class Unknown(Lasso):
+    """A family of objectives of which nothing but values and gradients is known."""
+
+    def sample(self, seeds, nodes=None, **options):
+        known = super().sample(seeds, nodes, **options)
+
+        def f(x, data):
+            return (data["A"] @ x - data["b"]).square().mean() / 2
+
+        return CustomProblem(f, {"A": known.A, "b": known.b}, self.d, self.regularizer(), instances=1)
+
+
+def test_a_race_without_any_optimum_records_losses_and_has_a_page_of_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(FAMILIES, "unknown", Unknown)
+    content = experiment(stop_gap=1e-3).model_dump(mode="json")
+    content["problem"] = {"family": "unknown", "n": 5, "d": 8, "N": 20, "lam": 0.1}
+    with pytest.raises(InvalidInput, match="no gap to tune for"):
+        Benchmark(parse_experiment(content, "x"), tmp_path / "tuned").run()
+    content["methods"] = [{"name": "prox-ed", "use": "given", "parameters": {"gamma": 0.02}}]
+    said = []
+    folder = Benchmark(parse_experiment(content, "x"), tmp_path / "run", lambda *event: said.append(event)).run()
+    assert said[-1][2].startswith("loss ")
+    records = read_records(folder / "records.csv")
+    assert {r.status for r in records if r.k == 60} == {Status.STEPS} and all(math.isnan(r.gap) for r in records)
+    assert RunFile.read(folder).reference is None
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert "No optimum was certified" in page and "What a gap costs" not in page
+    (table,) = race_tables(folder)
+    last = sorted(r.loss for r in records if r.k == 60)
+    assert [*table.columns[2].cells] == [f"{(last[2] + last[3]) / 2:.4g}"]
 
 
 def test_a_start_that_is_already_optimal_is_tuned_and_raced(tmp_path):

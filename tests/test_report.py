@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -286,6 +287,29 @@ def test_without_a_certified_optimum_the_loss_is_shown_and_no_gap(tmp_path):
     assert page.data["charts"][0]["lines"][0]["median"][-1] == pytest.approx(-1 + 1 / 1001, rel=1e-4)
     assert "No optimum was certified" in page.text and "What a gap costs" not in page.text
     assert (tmp_path / "run" / "figures" / "loss-iterations.png").exists()
+
+
+def test_every_further_metric_has_a_chart_of_its_own_on_a_linear_axis(tmp_path):
+    records = [replace(r, metrics={"test_accuracy": 1 - 1 / (1 + r.k)}) for r in records_of({"m": 0.01, "n": 0.02})]
+    page = report(make_run(tmp_path / "run", {"format": 1, "name": "measured"}, records))
+    chart = page.data["charts"][-1]
+    assert (chart["key"], chart["title"], chart["log"]) == ("test_accuracy", "test accuracy", False)
+    assert chart["lines"][0]["median"] == pytest.approx([1 - 1 / (1 + k) for k in KS], rel=1e-4)
+    assert "The test accuracy, as the problem measures it" in " ".join(page.text.split())
+    heads = [text.strip() for text in re.findall(r"<th[^>]*>([^<]*)</th>", (tmp_path / "run" / "report.html").read_text("utf-8"))]
+    assert {"gap", "consensus error", "test accuracy"} <= set(heads)
+    assert (tmp_path / "run" / "figures" / "test_accuracy-bytes.svg").exists()
+
+
+def test_a_graph_too_large_to_be_drawn_is_said_to_be(tmp_path):
+    run = complete()
+    run["topology"] = {"name": "ring(100000)", "n": 100_000, "links": 100_000, "fingerprint": "abc"}
+    page = report(make_run(tmp_path / "run", run, records_of({"prox-ed": 0.01})))
+    text = " ".join(page.text.split())
+    assert "none of a graph this large" in text and "100,000" in text and "Nodes talk only along the links" not in text
+    assert not (tmp_path / "run" / "figures" / "topology.png").exists()
+    run["topology"] |= {"n": 3000, "links": None, "edges": [[i, (i + 1) % 3000] for i in range(3000)]}  # of an earlier version
+    assert "none of a graph this large" in report(make_run(tmp_path / "old", run, records_of({"prox-ed": 0.01}))).text
 
 
 @pytest.mark.usefixtures("pageonly")

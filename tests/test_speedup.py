@@ -197,6 +197,17 @@ def test_an_instance_that_ends_between_the_samples_of_others_bends_no_curve():
     assert at[37] == pytest.approx(10**-0.37)
 
 
+def test_a_metric_has_curves_and_of_a_diverged_instance_it_is_unknown():
+    """An accuracy should rise: that a run which blew up counted as infinitely accurate would turn the picture round."""
+    records = [replace(r, metrics={"accuracy": 1 - r.gap / 2}) for r in race()]
+    median = curves(records, "slow", "k", "accuracy")[1]
+    np.testing.assert_allclose(median, 1 - curves(records, "slow", "k", "gap")[1] / 2)
+    wild = [look("m", 0, 0, 1.0), look("m", 0, 10, math.nan, Status.DIVERGED)]
+    assert np.isnan(curves([replace(r, metrics={"accuracy": r.gap}) for r in wild], "m", "k", "accuracy")[1][-1])
+    with pytest.raises(InvalidInput, match="Did you mean 'accuracy'"):
+        curves(records, "slow", "k", "acuracy")
+
+
 @pytest.mark.parametrize("q", [0, 0.25, 0.5, 0.75, 1])
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_quantile_is_numpys_where_all_is_finite(q, size):

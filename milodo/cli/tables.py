@@ -20,22 +20,38 @@ from milodo.words import amount, brief
 def race_tables(folder: Path) -> list[Table]:
     """What each gap costs, in iterations and in bytes, and how many times less than the baseline that is."""
     run = Run(folder)
-    rows = {(row.method, row.gap, row.axis): row for row in run.speedups}
-    labels = {method: about.label or method for method, about in run.file.methods.items()} | run.labels
-    tables = []
-    for axis, unit in (("k", "iterations"), ("bytes", "bytes, sent by all nodes")):
-        table = Table(title=f"Median {unit}, to a gap of ...", title_justify="left")
-        table.add_column("method")
-        for gap in run.gaps:
-            table.add_column(f"{gap:g}", justify="right")
-        for method, label in labels.items():
-            table.add_row(escape(label), *(_cell(rows.get((method, gap, axis))) for gap in run.gaps))
-        tables.append(table)
+    tables = [_costs(run, *axis) for axis in COSTS] if run.certified else [_ends(run)]
     where = run.file.topology.name or "an unknown graph"
     on = f"{run.file.problem or run.name} on {where}, {run.instances} unseen instances"
-    baseline = f"; 2x means half of what {run.labels[run.baseline]} needs" if run.baseline else ""
-    tables[-1].caption = escape(on + baseline)
+    compared = f"; 2x means half of what {run.labels[run.baseline]} needs" if run.baseline and run.certified else ""
+    tables[-1].caption = escape(on + compared)
     return tables
+
+
+COSTS = (("k", "iterations"), ("bytes", "bytes, sent by all nodes"))
+
+
+def _costs(run: Run, axis: str, unit: str) -> Table:
+    rows = {(row.method, row.gap): row for row in run.speedups if row.axis == axis}
+    table = Table(title=f"Median {unit}, to a gap of ...", title_justify="left")
+    table.add_column("method")
+    for gap in run.gaps:
+        table.add_column(f"{gap:g}", justify="right")
+    for method, label in ({key: about.label or key for key, about in run.file.methods.items()} | run.labels).items():
+        table.add_row(escape(label), *(_cell(rows.get((method, gap))) for gap in run.gaps))
+    return table
+
+
+def _ends(run: Run) -> Table:
+    """Where no optimum is known there is no gap to reach."""
+    table = Table(title="Medians at the end of the race; no optimum is known, so there is no gap", title_justify="left")
+    table.add_column("method")
+    for name in ("iterations", *(quantity.name for quantity in run.quantities)):
+        table.add_column(escape(name), justify="right")
+    for method in run.methods:
+        ends = (f"{run.at_end(method, quantity.key):.4g}" for quantity in run.quantities)
+        table.add_row(escape(run.labels[method]), f"{run.at_end(method, 'k'):,.0f}", *ends)
+    return table
 
 
 def _cell(row: Speedup | None) -> str:

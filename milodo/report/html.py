@@ -18,7 +18,6 @@ import numpy as np
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from milodo.bench.speedup import quantile
 from milodo.files import atomic
 from milodo.problems.certify import BOUNDS
 from milodo.report import tuning, words
@@ -227,17 +226,11 @@ def _ends(run: Run) -> list[dict[str, Any]]:
             {
                 "label": run.labels[method],
                 "endings": endings,
-                "costs": [words.amount(quantile((r.value(a.key) for r in last), 0.5), a.key, unit=False) for a in run.axes],
-                "values": [_median([r.value(q.key) for r in last]) for q in run.quantities],
+                "costs": [words.amount(run.at_end(method, axis.key), axis.key, unit=False) for axis in run.axes],
+                "values": [words.number(run.at_end(method, q.key), 2) for q in run.quantities],
             }
         )
     return rows
-
-
-def _median(values: list[float]) -> str:
-    """Of those that are finite."""
-    finite = [value for value in values if math.isfinite(value)]
-    return words.number(quantile(finite, 0.5), 2) if finite else "–"
 
 
 def _certificate(run: Run) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from milodo.bench.records import Record, read_records
 from milodo.bench.run_file import NAME, MethodFacts, RunFile
-from milodo.bench.speedup import AXES, Runs, Speedup, curves, group, metrics_of, speedup_table
+from milodo.bench.speedup import AXES, Runs, Speedup, curves, group, metrics_of, quantile, speedup_table
 from milodo.errors import InvalidInput, quoted
 from milodo.files import is_folder
 from milodo.status import Status
@@ -222,6 +222,11 @@ class Run:
             return self.file.topology.build()
         except InvalidInput as error:
             raise InvalidInput(f"{self.folder / NAME}: {error}") from error
+
+    def at_end(self, method: str, column: str) -> float:
+        """Median over instances of what the last record of each says, if that is finite; NaN of nothing."""
+        last = (samples[-1].value(column) for samples in self.runs[method].values())
+        return quantile(filter(math.isfinite, last), 0.5)
 
     def curve(self, method: str, axis: str, quantity: Quantity) -> Curve:
         """Computed once."""
