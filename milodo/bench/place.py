@@ -15,36 +15,27 @@ from milodo.topology import Topology
 
 Chunk = tuple[int, int]
 """Instances [from, to) that advance together."""
+Found = dict[str, Any]
+"""A few facts, as JSON can hold them; NaN is one."""
 
 
 class Place(Protocol):
     """What a Benchmark asks of its surroundings. Facts are shared before the first iteration; data and iterates never are."""
 
-    @property
-    def runtime(self) -> str:
-        """As run.json calls it."""
-        ...
-
-    @property
-    def processes(self) -> int | None:
-        """How many, where there are several."""
-        ...
-
-    @property
-    def writes(self) -> bool:
-        """Whether this process is the one that tunes, certifies and writes; what it finds, the others are told."""
-        ...
-
-    @property
-    def observer(self) -> Observer:
-        """Of the network."""
-        ...
+    runtime: str
+    """As run.json calls it."""
+    processes: int | None
+    """How many, where there are several."""
+    writes: bool
+    """Whether this process is the one that tunes, certifies and writes; what it finds, the others are told."""
+    observer: Observer
+    """Known once there is a network."""
 
     def begin(self, experiment: Experiment, graph: Topology, *, resume: bool, overwrite: bool) -> tuple[bool, bool]:
         """All are here and want the same; whether they resume, and whether they overwrite."""
         ...
 
-    def shared(self, what: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def shared(self, what: str, find: Callable[[], Found]) -> Found:
         """What the one who writes finds, for all."""
         ...
 
@@ -54,36 +45,26 @@ class Place(Protocol):
 
     def meet(self, where: str) -> None:
         """Returns when all have come here."""
-        ...
 
     def keeper(self, method: MethodTable, chunk: Chunk, recorder: Recorder, watch: Stopwatch) -> Keeper | None:
         """What keeps the states of a method on a chunk, and puts recorder and watch back to the last one."""
-        ...
 
     def finish(self) -> None:
         """All have recorded everything."""
-        ...
 
 
-class Simulated:
+class Simulated(Place):
     """All nodes are in this process."""
 
     runtime, processes, writes = "simulated", None, True
-    observer: Observer = StackedObserver()
+    observer = StackedObserver()
 
     def begin(self, experiment: Experiment, graph: Topology, *, resume: bool, overwrite: bool) -> tuple[bool, bool]:
         self.experiment = experiment
         return resume, overwrite
 
-    def shared(self, what: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def shared(self, what: str, find: Callable[[], Found]) -> Found:
         return find()
 
     def network(self, dtype: torch.dtype) -> Network:
         return self.experiment.network.network(seed=self.experiment.seed, dtype=dtype, device=self.experiment.run.device)
-
-    def meet(self, where: str) -> None: ...
-
-    def keeper(self, method: MethodTable, chunk: Chunk, recorder: Recorder, watch: Stopwatch) -> Keeper | None:
-        return None
-
-    def finish(self) -> None: ...

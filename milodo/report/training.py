@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 
-from milodo.bench.run_file import Part
+from milodo.bench.run_file import Provenance
 from milodo.errors import shortened
 from milodo.files import read_versioned_json
 from milodo.report.figures import INK, RC, new_figure, save_figure
@@ -17,22 +17,12 @@ from milodo.training.log import Row, read_rows
 LOSS, BEST = "#0072b2", "#d55e00"
 
 
-class Asked(Part):
-    name: str = ""
-
-
-class TrainingFile(Part):
-    """What training.json says of the experiment."""
-
-    config: Asked = Asked()
-
-
 def draw_training(folder: str | Path) -> Path:
     """training.png (and .svg) in the folder: the meta-loss of every batch above, the validation score below."""
     folder = Path(folder)
     rows = read_rows(folder / "training.csv")
-    asked = TrainingFile.model_validate(read_versioned_json(folder / "training.json")).config
-    name = shortened(asked.name or folder.name)
+    config = Provenance.model_validate(read_versioned_json(folder / "training.json")).config or {}
+    name = shortened(config.get("name") or folder.name)
     with matplotlib.rc_context(RC):
         figure = new_figure(7.6, 5.8)
         above, below = figure.subplots(2, 1, sharex=True)

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from milodo.bench.place import Chunk
+from milodo.bench.place import Chunk, Found, Place
 from milodo.bench.recorder import Recorder, Stopwatch
 from milodo.bench.records import Record
 from milodo.config import Experiment, MethodTable
 from milodo.files import make_writable
 from milodo.learned.checkpoint import find_optimizer, read_card
-from milodo.network import DistributedNetwork, Network, TreeObserver, place
+from milodo.network import DistributedNetwork, Network, Observer, TreeObserver, place
 from milodo.runtime.group import Group, flat, node_names
 from milodo.runtime.snapshots import Snapshots, forget_all
 from milodo.solve import Keeper
@@ -23,8 +23,8 @@ from milodo.status import Status
 from milodo.topology import Topology
 
 
-class Processes:
-    """A Place in which this process is one of several.
+class Processes(Place):
+    """This process is one of several.
 
     Process 0 also does what is measuring and not method: it tunes, certifies the optimum and writes the records. For that it
     builds all nodes' data for a while; everything else a process builds is its own slice.
@@ -35,13 +35,13 @@ class Processes:
     held: list[tuple[int, ...]]
     """Nodes of every process."""
     net: Network
-    observer: TreeObserver
+    observer: Observer
+    tree: TreeObserver
     resume = False
 
     def __init__(self, group: Group, folder: Path, *, snapshot_every: int | None = None) -> None:
         self.group, self.folder, self.snapshot_every = group, folder, snapshot_every
-        self.processes: int | None = group.world
-        self.writes = group.rank == 0
+        self.processes, self.writes = group.world, group.rank == 0
 
     def begin(self, experiment: Experiment, graph: Topology, *, resume: bool, overwrite: bool) -> tuple[bool, bool]:
         self.experiment, self.held = experiment, place(graph.n, self.group.world)
@@ -56,7 +56,7 @@ class Processes:
         every = self.snapshot_every
         return flat({"graph": graph.fingerprint, "weights": weights, "snapshot-every": every, "experiment": experiment})
 
-    def shared(self, what: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def shared(self, what: str, find: Callable[[], Found]) -> Found:
         if self.writes:
             self.group.tell(what, find())
         return self.group.hear(what)
@@ -69,7 +69,7 @@ class Processes:
         def connected(*args: Any, **options: Any) -> DistributedNetwork:
             """Messages of the observer travel between the same neighbours, but neither get lost nor are shortened."""
             real = DistributedNetwork(*args, processes=self.held, timeout=self.group.timeout, **options)
-            self.observer = TreeObserver(real.peers, real.topology.n, real.device)
+            self.observer = self.tree = TreeObserver(real.peers, real.topology.n, real.device)
             return real
 
         self.net = table.network(seed=self.experiment.seed, make=connected, dtype=dtype, device=device)
@@ -79,7 +79,7 @@ class Processes:
         self.group.meet(where)
 
     def finish(self) -> None:
-        self.observer.barrier()
+        self.tree.barrier()
         self._forget_snapshots()
 
     def _forget_snapshots(self) -> None:
