@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from milodo.errors import InvalidInput
-from milodo.files import atomic, make_writable, write_json
+from milodo.files import FORMAT, atomic, make_writable, write_json
 from milodo.fit import Fit, Task, fit_model
 from milodo.fit.model import Plan
 from milodo.learned.checkpoint import find_optimizer, read_card
@@ -23,8 +23,6 @@ from milodo.problems.sites import Site, classes_here, indicator, numeric_target,
 from milodo.provenance import provenance
 from milodo.runtime.group import Group, flat
 from milodo.runtime.snapshots import Snapshots
-
-FORMAT = 1
 
 
 def fit_here(

@@ -14,10 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from milodo.errors import InvalidInput
-from milodo.files import atomic
+from milodo.files import FORMAT, atomic
 from milodo.network import Network
-
-FORMAT = 1
 
 
 class Snapshots:
