@@ -19,9 +19,9 @@ from sklearn.linear_model import LogisticRegression as SklearnLogistic
 from sklearn.preprocessing import StandardScaler
 
 from milodo.fit import Fit, Site, Task, fit_here
-from milodo.memory import amount
 from milodo.problems import L1, LogisticRegression, optimum
 from milodo.problems.regularizers import Sparing
+from milodo.words import amount
 
 SITES = {3: (0.6, 0.3), 5: (0.55, 0.25, 0.15, 0.04), 20: tuple(0.5 / 1.3**k for k in range(1, 19))}
 """Shares of the samples of all sites but the last two; the one before the last has a single row."""

@@ -20,7 +20,8 @@ from typing import Any
 
 from _measure import verdict
 
-from milodo.bench.records import read_json, read_records
+from milodo.bench.records import read_records
+from milodo.bench.run_file import Provenance, RunFile
 from milodo.bench.speedup import speedup_table
 from milodo.files import read_versioned_json, write_json
 from milodo.learned.checkpoint import PRETRAINED, load_optimizer, read_card
@@ -30,22 +31,23 @@ RECORDS = Path(__file__).resolve().parent.parent / "docs" / "records"
 
 def results(folder: Path, sha256: str) -> dict[str, Any]:
     """Median iterations and quartiles to each gap, and how many times fewer than each other method needs."""
-    run, records = read_json(folder / "run.json"), read_records(folder / "records.csv")
-    learned = next(name for name, facts in run["methods"].items() if facts["how"] == "learned")
-    if run["methods"][learned]["weights"]["sha256"] != sha256:
+    run, records = RunFile.read(folder), read_records(folder / "records.csv")
+    learned = next(name for name, facts in run.methods.items() if facts.weights)
+    weights, made_with = run.methods[learned].weights, run.provenance.model_dump()
+    if weights is None or weights.sha256 != sha256:
         sys.exit(f"{folder}: this race was run with other weights. Delete its records.csv, ship the weights, and race again.")
     said: dict[str, Any] = {
-        "command": _without_folder(run["provenance"]["command"]),
-        "commit": run["provenance"]["commit"],
-        "problem": run["problem"],
-        "unseen_instances": run["instances"],
+        "command": _without_folder(made_with["command"]),
+        "commit": made_with["commit"],
+        "problem": run.problem,
+        "unseen_instances": run.instances,
         "iterations_median_and_quartiles": {},
         "times_fewer_iterations_than": {},
     }
-    rows = [row for row in speedup_table(records, run["gaps"], None) if row.axis == "k" and row.method == learned]
+    rows = [row for row in speedup_table(records, run.gaps, None) if row.axis == "k" and row.method == learned]
     said["iterations_median_and_quartiles"] = {f"{r.gap:g}": [_whole(r.median), _whole(r.q25), _whole(r.q75)] for r in rows}
-    for other in (name for name in run["methods"] if name != learned):
-        rows = [row for row in speedup_table(records, run["gaps"], other) if row.axis == "k" and row.method == learned]
+    for other in (name for name in run.methods if name != learned):
+        rows = [row for row in speedup_table(records, run.gaps, other) if row.axis == "k" and row.method == learned]
         ratios = {f"{row.gap:g}": row.ratio if math.isfinite(row.ratio) else row.ratio_least for row in rows}
         said["times_fewer_iterations_than"][other] = {
             gap: round(ratio, 3) for gap, ratio in ratios.items() if math.isfinite(ratio) and ratio > 0
@@ -89,9 +91,10 @@ def main() -> None:
         there.mkdir(parents=True, exist_ok=True)
         for name in ("records.csv", "training.csv"):
             shutil.copyfile(folder / name, there / name)
-        run = read_json(folder / "run.json")
-        run["provenance"]["command"] = _without_folder(run["provenance"]["command"])
-        write_json(there / "run.json", run)
+        run = RunFile.read(folder)
+        made_with = run.provenance.model_dump()
+        run.provenance = Provenance.model_validate({**made_with, "command": _without_folder(made_with["command"])})
+        run.write(there)
     shutil.copyfile(trained, shipped)
     write_json(shipped.with_suffix(".json"), content)
     load_optimizer(shipped)

@@ -19,6 +19,8 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
+FORMAT = 1
+"""Of the files milodo writes; one with a larger number was written by a newer milodo."""
 DEEPEST = 50
 """Levels of lists and tables within each other; what we write has fewer than ten."""
 LOCK = ".lock"
@@ -68,7 +70,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def read_versioned_json(path: Path, newest: int) -> dict[str, Any]:
+def read_versioned_json(path: Path, newest: int = FORMAT) -> dict[str, Any]:
     """A JSON object with a format number that this milodo can read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

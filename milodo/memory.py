@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from milodo.errors import InvalidInput
+from milodo.words import amount
 
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -25,14 +26,6 @@ def need_memory(needed: int, what: str, advice: str) -> None:
     free = free_memory() if needed > ALWAYS_THERE else None
     if free is not None and needed > free:
         raise InvalidInput(f"{what} would need {amount(needed)} of memory, but this machine has {amount(free)} free. {advice}")
-
-
-def amount(count: int) -> str:
-    """21.3 GB."""
-    for power, unit in enumerate(("B", "kB", "MB", "GB", "TB", "PB", "EB")):
-        if count < 999.5 * 1000**power:
-            return f"{count / 1000**power:.3g} {unit}"
-    return "more than 1000 EB"
 
 
 def _available() -> int | None:

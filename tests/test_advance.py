@@ -60,6 +60,23 @@ def test_every_loop_shows_the_problem_of_its_iteration():
     assert torch.equal(state.x, by_hand(method, problem, net, 1))
 
 
+class Measured(LeastSquares):
+    """Least squares that know one thing more about an iterate."""
+
+    def metrics(self, x, observer):
+        return {"largest": observer.mean(x, dim=-2).abs().amax(-1)}
+
+
+def test_what_else_a_problem_measures_is_recorded():
+    plain = FAMILY.sample([0, 1])
+    recorder = Recorder("x", Measured(plain.A, plain.b, plain.reg), StackedNetwork("ring(4)"), torch.zeros(2), [0, 1], 0)
+    record(ProxED(gamma=0.05), plain, recorder.net, recorder, Limits(iterations=8))
+    x = next(itertools.islice(iterate(ProxED(gamma=0.05), plain, StackedNetwork("ring(4)")), 8, None)).x
+    for b, rows in enumerate(recorder.rows):
+        assert rows[0].metrics == {"largest": 0.0}
+        assert rows[-1].metrics["largest"] == pytest.approx(float(x[b].mean(-2).abs().max()), rel=1e-12)
+
+
 def test_tuning_shows_its_candidates_the_problem_of_their_iteration():
     problem = noted((0, 1))
     search = Search(target=1e-9, iterations=6, points=3, refinements=0)

@@ -9,18 +9,22 @@ import stat
 
 import pytest
 
-from milodo.bench import benchmark as module
-from milodo.bench.benchmark import Benchmark, Interrupted
+from milodo.bench import plan
+from milodo.bench.benchmark import Benchmark
+from milodo.bench.place import Simulated
 from milodo.bench.recorder import Recorder
-from milodo.bench.records import read_json, read_records
+from milodo.bench.records import read_records
+from milodo.bench.run_file import RunFile
+from milodo.cli.tables import race_tables
 from milodo.config import parse_experiment
 from milodo.errors import InvalidInput
 from milodo.files import write_json
 from milodo.learned import LPGExtra, MiLoDo, special_initialisation
 from milodo.learned.checkpoint import save_optimizer
 from milodo.network import StackedNetwork
-from milodo.problems import instance_seeds
+from milodo.problems import FAMILIES, CustomProblem, Lasso, instance_seeds
 from milodo.report.html import write_report
+from milodo.status import Status
 
 
 def experiment(**run):
@@ -52,23 +56,23 @@ def without_clock(records):
 
 def test_a_run_leaves_everything_a_report_needs(tmp_path):
     folder = Benchmark(experiment(), tmp_path / "run").run()
-    run, records = read_json(folder / "run.json"), read_records(folder / "records.csv")
-    assert {r.method for r in records} == {"prox-ed", "dapg (given)", "prox-dgd"} == set(run["methods"])
+    run, records = RunFile.read(folder), read_records(folder / "records.csv")
+    assert {r.method for r in records} == {"prox-ed", "dapg (given)", "prox-dgd"} == set(run.methods)
     assert {r.instance for r in records} == set(range(6))
-    assert run["tuning"].keys() == {"prox-ed", "prox-dgd"}
-    assert run["tuning"]["prox-ed"]["best"] == run["methods"]["prox-ed"]["parameters"]
-    assert run["methods"]["dapg (given)"]["rounds_per_iteration"] == 6
-    assert run["reference"]["largest"] <= 1e-14 and len(run["reference"]["values"]) == 6
-    assert run["provenance"]["config"]["problem"]["d"] == 8 and run["provenance"]["torch"]
+    assert run.tuning.keys() == {"prox-ed", "prox-dgd"}
+    assert run.tuning["prox-ed"].best == run.methods["prox-ed"].parameters
+    assert run.methods["dapg (given)"].rounds_per_iteration == 6
+    assert run.reference.largest <= 1e-14 and len(run.reference.values) == 6
+    assert run.provenance.config["problem"]["d"] == 8 and run.provenance.torch
     last = {(r.method, r.instance): r for r in records}
-    assert {r.status for r in last.values()} == {"STEPS"} and {r.k for r in last.values()} == {60}
-    json.dumps(run, allow_nan=False)  # readable by any JSON reader
+    assert {r.status for r in last.values()} == {Status.STEPS} and {r.k for r in last.values()} == {60}
+    json.dumps(run.model_dump(), allow_nan=False)  # readable by any JSON reader
 
 
 def test_tuning_and_test_instances_never_meet(tmp_path):
     folder = Benchmark(experiment(), tmp_path / "run").run()
     tested = {r.seed for r in read_records(folder / "records.csv")}
-    tuned = set(read_json(folder / "run.json")["tuning"]["prox-ed"]["seeds"])
+    tuned = set(RunFile.read(folder).tuning["prox-ed"].seeds)
     assert tested == set(instance_seeds("test", 6)) and tuned == set(instance_seeds("tuning", 2))
     assert not tested & tuned
 
@@ -108,12 +112,11 @@ def test_ctrl_c_keeps_what_was_recorded_and_resume_completes_it(tmp_path, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Recorder, "look", stop)
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(KeyboardInterrupt):
         Benchmark(experiment(), tmp_path / "run").run()
     kept = read_records(tmp_path / "run" / "records.csv")
     cut = [r for r in kept if (r.method, r.instance) == stop_at]
-    assert cut[-1].status == "INTERRUPTED" and cut[-1].k >= 20
-    assert caught.value.total == 3
+    assert cut[-1].status is Status.INTERRUPTED and cut[-1].k >= 20
     monkeypatch.setattr(Recorder, "look", look)
     Benchmark(experiment(), tmp_path / "run").run(resume=True)
 
@@ -133,6 +136,59 @@ def test_a_folder_is_not_overwritten_unasked_nor_resumed_with_another_experiment
         Benchmark(experiment(iterations=61), tmp_path / "run").run(resume=True)
     assert (tmp_path / "run" / "records.csv").read_bytes() == before
     Benchmark(experiment(iterations=61), tmp_path / "run").run(overwrite=True)
+
+
+def test_what_is_overwritten_leaves_nothing_behind(tmp_path):
+    folder = Benchmark(experiment(), tmp_path / "run").run()
+    write_report(folder)
+    (folder / "notes.txt").write_text("mine")
+    Benchmark(experiment(iterations=61), folder).prepare(overwrite=True)
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["notes.txt", "run.json"]
+
+
+def test_a_run_of_processes_is_not_continued_in_a_simulation(tmp_path):
+    folder = Benchmark(experiment(), tmp_path / "run").run()
+    run = RunFile.read(folder)
+    run.runtime = "distributed"
+    run.write(folder)
+    with pytest.raises(InvalidInput, match="another runtime"):
+        Benchmark(experiment(), folder).run(resume=True)
+
+
+class Elsewhere(Simulated):
+    """A place that is told everything, as a process is that does not write."""
+
+    writes = False
+
+    def __init__(self, told):
+        self.told = told
+
+    def shared(self, what, find):
+        return json.loads(self.told[what])
+
+
+class First(Simulated):
+    def __init__(self):
+        self.told = {}
+
+    def shared(self, what, find):
+        found = find()
+        self.told[what] = json.dumps(found)
+        return found
+
+
+def test_who_is_told_races_alike_and_writes_nothing(tmp_path, monkeypatch):
+    first = First()
+    Benchmark(experiment(), tmp_path / "first", place=first).run()
+    assert set(first.told) == {"plan", "optimum/0", "optimum/3"}
+    monkeypatch.setattr(plan, "optimum", lambda *a, **k: pytest.fail("certified again"))
+    monkeypatch.setattr(plan, "tune", lambda *a, **k: pytest.fail("tuned again"))
+    seen, look = [], Recorder.look
+    monkeypatch.setattr(Recorder, "look", lambda self, *args: (look(self, *args), seen.append(self)))
+    Benchmark(experiment(), tmp_path / "second", place=Elsewhere(first.told)).run()
+    assert not (tmp_path / "second").exists()
+    records = [row for recorder in dict.fromkeys(seen) for row in recorder.records]
+    assert without_clock(records) == without_clock(read_records(tmp_path / "first" / "records.csv"))
 
 
 def test_a_graph_that_has_changed_is_not_mixed_into_an_old_run(tmp_path):
@@ -166,7 +222,39 @@ def test_what_cannot_be_certified_has_no_gap_and_is_not_tuned_for(tmp_path, monk
     del content["problem"]["regularizer"]
     folder = Benchmark(parse_experiment(content, "x"), tmp_path / "given").run()
     assert all(math.isnan(row.gap) for row in read_records(folder / "records.csv"))
-    assert read_json(folder / "run.json")["reference"]["values"] == [None] * 6
+    assert RunFile.read(folder).reference.values == [None] * 6
+
+
+class Unknown(Lasso):
+    """A family of objectives of which nothing but values and gradients is known."""
+
+    def sample(self, seeds, nodes=None, **options):
+        known = super().sample(seeds, nodes, **options)
+
+        def f(x, data):
+            return (data["A"] @ x - data["b"]).square().mean() / 2
+
+        return CustomProblem(f, {"A": known.A, "b": known.b}, self.d, self.regularizer(), instances=1)
+
+
+def test_a_race_without_any_optimum_records_losses_and_has_a_page_of_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(FAMILIES, "unknown", Unknown)
+    content = experiment(stop_gap=1e-3).model_dump(mode="json")
+    content["problem"] = {"family": "unknown", "n": 5, "d": 8, "N": 20, "lam": 0.1}
+    with pytest.raises(InvalidInput, match="no gap to tune for"):
+        Benchmark(parse_experiment(content, "x"), tmp_path / "tuned").run()
+    content["methods"] = [{"name": "prox-ed", "use": "given", "parameters": {"gamma": 0.02}}]
+    said = []
+    folder = Benchmark(parse_experiment(content, "x"), tmp_path / "run", lambda *event: said.append(event)).run()
+    assert said[-1][2].startswith("loss ")
+    records = read_records(folder / "records.csv")
+    assert {r.status for r in records if r.k == 60} == {Status.STEPS} and all(math.isnan(r.gap) for r in records)
+    assert RunFile.read(folder).reference is None
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert "No optimum was certified" in page and "What a gap costs" not in page
+    (table,) = race_tables(folder)
+    last = sorted(r.loss for r in records if r.k == 60)
+    assert [*table.columns[2].cells] == [f"{(last[2] + last[3]) / 2:.4g}"]
 
 
 def test_a_start_that_is_already_optimal_is_tuned_and_raced(tmp_path):
@@ -184,11 +272,11 @@ def test_walls_touched_in_float32_are_not_divergence(tmp_path, regularizer):
     content["problem"] = {"family": "lasso", "n": 5, "d": 8, "N": 20, "regularizer": regularizer}
     folder = Benchmark(parse_experiment(content, "x"), tmp_path / "run").run()
     last = {(row.method, row.instance): row.status for row in read_records(folder / "records.csv")}
-    assert set(last.values()) == {"STEPS"}
+    assert set(last.values()) == {Status.STEPS}
 
 
 def test_an_unwritable_folder_is_refused_before_anything_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "optimum", lambda *a, **k: pytest.fail("ran before the folder was checked"))
+    monkeypatch.setattr(plan, "optimum", lambda *a, **k: pytest.fail("ran before the folder was checked"))
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InvalidInput, match=r"cannot write to .*Choose another folder"):
         Benchmark(experiment(), tmp_path / "file" / "run").run()
@@ -202,13 +290,13 @@ def test_an_unwritable_folder_is_refused_before_anything_runs(tmp_path, monkeypa
 
 def test_tuning_is_found_in_the_cache_the_second_time(tmp_path, monkeypatch):
     Benchmark(experiment(), tmp_path / "a").run()
-    monkeypatch.setattr(module, "tune", lambda *a, **k: pytest.fail("tuned again"))
+    monkeypatch.setattr(plan, "tune", lambda *a, **k: pytest.fail("tuned again"))
     said = []
     Benchmark(experiment(), tmp_path / "b", lambda *event: said.append(event)).run()
     assert ("tune Prox-ED", 1.0, "from the cache") in said
-    tunings = [read_json(tmp_path / name / "run.json")["tuning"]["prox-ed"] for name in "ab"]
-    assert tunings[0]["cached"] is False and tunings[1]["cached"] is True
-    assert tunings[0]["grid"] == tunings[1]["grid"]
+    tunings = [RunFile.read(tmp_path / name).tuning["prox-ed"] for name in "ab"]
+    assert tunings[0].cached is False and tunings[1].cached is True
+    assert tunings[0].grid == tunings[1].grid
 
 
 def learned_experiment(path, name="milodo", topology="ring(5)"):
@@ -222,9 +310,9 @@ def test_a_learned_method_races_like_any_other(tmp_path):
     started = special_initialisation(MiLoDo("ring(5)", hidden=4), StackedNetwork("ring(5)"), 0.1)  # a random one would diverge
     save_optimizer(started, tmp_path / "mine.safetensors", good_for="tests", training={})
     folder = Benchmark(learned_experiment(tmp_path / "mine"), tmp_path / "run").run()
-    run, records = read_json(folder / "run.json"), read_records(folder / "records.csv")
-    facts = run["methods"]["milodo"]
-    assert (facts["how"], facts["label"], facts["weights"]["name"]) == ("learned", "MiLoDo", "mine")
+    run, records = RunFile.read(folder), read_records(folder / "records.csv")
+    facts = run.methods["milodo"]
+    assert (facts.how, facts.label, facts.weights.name) == ("learned", "MiLoDo", "mine")
     last = [r for r in records if r.method == "milodo" and r.k == 60]
     assert len(last) == 6 and {(r.rounds, r.bytes) for r in last} == {(120, 60 * 10 * 8 * (8 + 4))}
     save_optimizer(MiLoDo("ring(5)", hidden=4), tmp_path / "mine.safetensors", good_for="tests", training={})
@@ -236,12 +324,12 @@ def test_an_unrolled_method_ends_with_its_last_layer(tmp_path):
     save_optimizer(LPGExtra("ring(5)", layers=20), tmp_path / "mine.safetensors", good_for="tests", training={})
     folder = Benchmark(learned_experiment(tmp_path / "mine", "lpg-extra"), tmp_path / "run").run()
     last = {(r.method, r.instance): r for r in read_records(folder / "records.csv")}
-    assert {(r.k, r.status) for r in last.values() if r.method == "lpg-extra"} == {(20, "STEPS")}
+    assert {(r.k, r.status) for r in last.values() if r.method == "lpg-extra"} == {(20, Status.STEPS)}
     assert {r.k for r in last.values() if r.method == "prox-ed"} == {60}
 
 
 def test_weights_that_do_not_fit_are_refused_before_anything_is_tuned(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "tune", lambda *_, **__: pytest.fail("tuned"))
+    monkeypatch.setattr(plan, "tune", lambda *_, **__: pytest.fail("tuned"))
     save_optimizer(MiLoDo("ring(5)", hidden=4), tmp_path / "mine.safetensors", good_for="tests", training={})
     with pytest.raises(InvalidInput, match=r"made for ring\(5\) and cannot run on star\(5\)"):
         Benchmark(learned_experiment(tmp_path / "mine", topology="star(5)"), tmp_path / "a").run()
@@ -253,7 +341,7 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_tuned(tmp_path, 
 
 def test_what_cannot_fit_into_memory_is_refused_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setattr("milodo.memory.free_memory", lambda: 10**9)
-    monkeypatch.setattr(module, "optimum", lambda *a, **k: pytest.fail("ran before memory was asked for"))
+    monkeypatch.setattr(plan, "optimum", lambda *a, **k: pytest.fail("ran before memory was asked for"))
     content = experiment(instances=300, batch=None).model_dump(mode="json")
     content["problem"] = {"family": "lasso", "n": 5, "d": 80, "N": 2000}  # 6.5 MB an instance
     with pytest.raises(
@@ -271,7 +359,7 @@ def test_what_cannot_fit_into_memory_is_refused_before_anything_runs(tmp_path, m
 
 def test_a_stop_gap_above_the_first_gap_ends_in_a_page(tmp_path):
     folder = Benchmark(experiment(stop_gap=1e9), tmp_path / "run").run()
-    assert {(r.k, r.status) for r in read_records(folder / "records.csv")} == {(0, "CONVERGED")}
+    assert {(r.k, r.status) for r in read_records(folder / "records.csv")} == {(0, Status.CONVERGED)}
     assert "no method made a step" in write_report(folder).read_text(encoding="utf-8")
 
 
@@ -296,8 +384,8 @@ def test_a_run_with_damaged_facts_is_resumed_as_if_they_were_missing(tmp_path):
         write_json(folder / "run.json", facts)
         Benchmark(experiment(), folder).run(resume=True)
         assert sorted(map(str, without_clock(read_records(folder / "records.csv")))) == sorted(map(str, whole)), number
-        again = read_json(folder / "run.json")
-        assert {key: facts["parameters"] for key, facts in again["methods"].items()} == {
+        again = RunFile.read(folder)
+        assert {key: facts.parameters for key, facts in again.methods.items()} == {
             key: facts["parameters"] for key, facts in run["methods"].items()
         }
-        assert len(again["reference"]["values"]) == 6
+        assert len(again.reference.values) == 6

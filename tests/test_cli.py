@@ -19,6 +19,7 @@ from milodo.cli.terminal import Terminal
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED
 from milodo.network.distributed import TIMEOUT
+from milodo.status import Status
 from milodo.topology import EXAMPLES
 
 COMMANDS = typer.main.get_command(app).commands
@@ -222,7 +223,7 @@ def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(folder):
     assert "Traceback" not in err
     assert re.search(r"milodo bench long.toml --seed 3 --out runs/long --resume", err)
     rows = read_records(folder / "runs" / "long" / "records.csv")
-    assert "INTERRUPTED" in {row.status for row in rows} and "STEPS" not in {row.status for row in rows}
+    assert Status.INTERRUPTED in {row.status for row in rows} and Status.STEPS not in {row.status for row in rows}
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in NAMES)], ids=lambda words: " ".join(words) or "milodo")

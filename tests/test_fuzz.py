@@ -21,7 +21,7 @@ from rich.console import Console
 
 from milodo.bench.benchmark import Benchmark
 from milodo.bench.merge import merge_runs
-from milodo.bench.records import read_json
+from milodo.bench.run_file import RunFile
 from milodo.cli.tables import race_tables, tuning_table
 from milodo.config import Experiment, load_experiment, parse_experiment
 from milodo.errors import InvalidInput
@@ -184,7 +184,7 @@ def test_500_damaged_runs(small, tmp_path, monkeypatch):
 
     def show(folder: Path) -> None:
         html._render(Run(folder), [])
-        terminal.print(*race_tables(folder), tuning_table(read_json(folder / "run.json")))
+        terminal.print(*race_tables(folder), tuning_table(RunFile.read(folder)))
 
     outcomes = []
     for seed in range(500):

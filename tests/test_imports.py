@@ -20,9 +20,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(file.relative_to(PACKAGE)) for file in FILES]
 
 LEVELS = (
-    {"errors", "status", "tree", "types", "version"},
+    {"errors", "status", "tree", "types", "version", "words"},
     {"files", "memory", "provenance"},
-    {"shipped"},
+    {"folder", "shipped"},
     {"topology"},
     {"network"},
     {"problems"},

@@ -6,7 +6,8 @@ import pytest
 
 from milodo import memory
 from milodo.errors import InvalidInput
-from milodo.memory import amount, free_memory, need_memory
+from milodo.memory import free_memory, need_memory
+from milodo.words import amount
 
 
 @pytest.fixture

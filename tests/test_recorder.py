@@ -11,13 +11,15 @@ import torch
 
 from milodo.algorithms import ProxED
 from milodo.bench.recorder import Limits, Recorder, Stopwatch, record, sample_times
-from milodo.bench.records import Record, append_records, read_json, read_records, write_records
+from milodo.bench.records import Record, append_records, read_records, write_records
+from milodo.bench.run_file import RunFile
 from milodo.errors import InvalidInput
 from milodo.files import read_versioned_json, write_json
 from milodo.metrics import consensus_error, mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Lasso, optimum
 from milodo.solve import iterate
+from milodo.status import Status
 
 FAMILY = Lasso(5, 8, 20, 0.1)
 SEEDS = [3, 4, 5]
@@ -82,13 +84,13 @@ def test_a_gap_keeps_its_sign():
 def test_an_instance_ends_when_its_gap_is_reached_and_says_so_once():
     recorder, _, _ = run(limits=Limits(iterations=5000, stop_gap=1e-6))
     for rows in recorder.rows:
-        assert rows[-1].status == "CONVERGED" and rows[-1].gap <= 1e-6
-        assert all(row.status == "RUNNING" and row.gap > 1e-6 for row in rows[:-1])
+        assert rows[-1].status is Status.CONVERGED and rows[-1].gap <= 1e-6
+        assert all(row.status is Status.RUNNING and row.gap > 1e-6 for row in rows[:-1])
 
 
 def test_divergence_is_recorded_not_raised():
     recorder, _, _ = run(ProxED(gamma=100.0), Limits(iterations=500))
-    assert {rows[-1].status for rows in recorder.rows} == {"DIVERGED"}
+    assert {rows[-1].status for rows in recorder.rows} == {Status.DIVERGED}
     assert max(row.k for row in recorder.records) < 500
 
 
@@ -117,7 +119,7 @@ def test_gaps_of_a_float32_run_are_computed_in_float64():
 
 def test_seconds_limit_ends_a_run():
     recorder, _, _ = run(limits=Limits(iterations=10**7, seconds=0.05, per_decade=100))
-    assert {rows[-1].status for rows in recorder.rows} == {"TIME"}
+    assert {rows[-1].status for rows in recorder.rows} == {Status.TIME}
 
 
 def test_records_survive_a_file(tmp_path):
@@ -155,7 +157,7 @@ def test_a_broken_or_newer_run_file_is_refused(tmp_path, content, says):
     path = tmp_path / "run.json"
     path.write_text(content)
     with pytest.raises(InvalidInput, match=says):
-        read_json(path)
+        RunFile.read(tmp_path)
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

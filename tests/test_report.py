@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,8 @@ from matplotlib import image
 from plotly.offline import get_plotlyjs
 
 from milodo.bench.merge import merge_runs
-from milodo.bench.records import Record, read_json, write_records
+from milodo.bench.records import Record, write_records
+from milodo.bench.run_file import RunFile
 from milodo.cli.tables import race_tables, tuning_table
 from milodo.errors import InvalidInput
 from milodo.files import write_json
@@ -27,12 +29,13 @@ from milodo.report.layout import layout, node_size
 from milodo.report.run import Run
 from milodo.report.training import draw_training
 from milodo.report.words import amount, number, summary
+from milodo.status import Status
 from milodo.topology import EXAMPLES, Topology, topology
 
 KS = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
 
 
-def look(method: str, instance: int, k: int, gap: float, status: str, rounds: int = 1) -> Record:
+def look(method: str, instance: int, k: int, gap: float, status: Status, rounds: int = 1) -> Record:
     return Record(
         method=method, instance=instance, seed=100 + instance, k=k, rounds=rounds * k, messages=20 * rounds * k,
         floats=6000 * rounds * k, bytes=48000 * rounds * k, seconds=2e-4 * rounds * k, loss=3 + gap, gap=gap,
@@ -40,18 +43,18 @@ def look(method: str, instance: int, k: int, gap: float, status: str, rounds: in
     )  # fmt: skip
 
 
-def records_of(rates: dict[str, float], instances: int = 4, ending: dict[str, str] | None = None) -> list[Record]:
+def records_of(rates: dict[str, float], instances: int = 4, ending: dict[str, Status] | None = None) -> list[Record]:
     """gap = 10^(1 - rate k), a little different on every instance; DAPG needs 8 rounds an iteration."""
     rows = []
     for method, rate in rates.items():
-        end = (ending or {}).get(method, "STEPS")
-        ks = KS[: KS.index(50) + 1] if end in ("DIVERGED", "INTERRUPTED") else KS
+        end = (ending or {}).get(method, Status.STEPS)
+        ks = KS[: KS.index(50) + 1] if end in (Status.DIVERGED, Status.INTERRUPTED) else KS
         for i in range(instances):
             for k in ks:
                 gap = 10 ** max(1 - rate * (1 + 0.1 * i) * k, -15)
                 last = k == ks[-1]
-                gap = math.nan if last and end == "DIVERGED" else gap
-                rows.append(look(method, i, k, gap, end if last else "RUNNING", 8 if method == "dapg" else 1))
+                gap = math.nan if last and end is Status.DIVERGED else gap
+                rows.append(look(method, i, k, gap, end if last else Status.RUNNING, 8 if method == "dapg" else 1))
     return rows
 
 
@@ -105,13 +108,13 @@ def make_run(folder: Path, run: dict[str, Any], records: list[Record]) -> Path:
 
 def complete_run(folder: Path) -> Path:
     rates = {"prox-ed": 0.01, "prox-ed (published)": 0.004, "dapg": 0.1, "wild": -0.1, "cut": 0.01}
-    return make_run(folder, complete(), records_of(rates, ending={"wild": "DIVERGED", "cut": "INTERRUPTED"}))
+    return make_run(folder, complete(), records_of(rates, ending={"wild": Status.DIVERGED, "cut": Status.INTERRUPTED}))
 
 
 @pytest.fixture
 def pageonly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the pictures as files, which take seconds."""
-    monkeypatch.setattr("milodo.report.html.write_figures_of", lambda run: [])
+    monkeypatch.setattr("milodo.report.html.write_figures", lambda run: [])
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +247,7 @@ def test_every_link_to_a_figure_leads_to_a_picture_that_is_not_blank(whole):
 
 
 def test_the_same_records_give_the_same_files(whole, tmp_path):
-    for path in write_figures(complete_run(tmp_path / "again")):
+    for path in write_figures(Run(complete_run(tmp_path / "again"))):
         assert path.read_bytes() == (whole / "figures" / path.name).read_bytes(), path.name
 
 
@@ -278,13 +281,36 @@ def test_any_part_may_be_missing_or_odd(tmp_path, key, value):
 
 def test_without_a_certified_optimum_the_loss_is_shown_and_no_gap(tmp_path):
     """The loss is negative here, which a log scale could not show."""
-    records = [look("m", 0, k, math.nan, "STEPS" if k == 1000 else "RUNNING") for k in KS]
+    records = [look("m", 0, k, math.nan, Status.STEPS if k == 1000 else Status.RUNNING) for k in KS]
     records = [Record(**{**vars(r), "loss": -1 + 1 / (1 + r.k), "consensus": 0.5}) for r in records]
     page = report(make_run(tmp_path / "run", {"format": 1, "name": "no optimum", "gaps": [0.1]}, records))
     assert [chart["key"] for chart in page.data["charts"]] == ["loss", "consensus"]
     assert page.data["charts"][0]["lines"][0]["median"][-1] == pytest.approx(-1 + 1 / 1001, rel=1e-4)
     assert "No optimum was certified" in page.text and "What a gap costs" not in page.text
     assert (tmp_path / "run" / "figures" / "loss-iterations.png").exists()
+
+
+def test_every_further_metric_has_a_chart_of_its_own_on_a_linear_axis(tmp_path):
+    records = [replace(r, metrics={"test_accuracy": 1 - 1 / (1 + r.k)}) for r in records_of({"m": 0.01, "n": 0.02})]
+    page = report(make_run(tmp_path / "run", {"format": 1, "name": "measured"}, records))
+    chart = page.data["charts"][-1]
+    assert (chart["key"], chart["title"], chart["log"]) == ("test_accuracy", "test accuracy", False)
+    assert chart["lines"][0]["median"] == pytest.approx([1 - 1 / (1 + k) for k in KS], rel=1e-4)
+    assert "The test accuracy, as the problem measures it" in " ".join(page.text.split())
+    heads = [text.strip() for text in re.findall(r"<th[^>]*>([^<]*)</th>", (tmp_path / "run" / "report.html").read_text("utf-8"))]
+    assert {"gap", "consensus error", "test accuracy"} <= set(heads)
+    assert (tmp_path / "run" / "figures" / "test_accuracy-bytes.svg").exists()
+
+
+def test_a_graph_too_large_to_be_drawn_is_said_to_be(tmp_path):
+    run = complete()
+    run["topology"] = {"name": "ring(100000)", "n": 100_000, "links": 100_000, "fingerprint": "abc"}
+    page = report(make_run(tmp_path / "run", run, records_of({"prox-ed": 0.01})))
+    text = " ".join(page.text.split())
+    assert "none of a graph this large" in text and "100,000" in text and "Nodes talk only along the links" not in text
+    assert not (tmp_path / "run" / "figures" / "topology.png").exists()
+    run["topology"] |= {"n": 3000, "links": None, "edges": [[i, (i + 1) % 3000] for i in range(3000)]}  # of an earlier version
+    assert "none of a graph this large" in report(make_run(tmp_path / "old", run, records_of({"prox-ed": 0.01}))).text
 
 
 @pytest.mark.usefixtures("pageonly")
@@ -295,12 +321,12 @@ def test_one_instance_has_no_quartiles(tmp_path):
 
 
 def test_only_a_diverged_method_still_makes_a_page(tmp_path):
-    rows = [look("wild", 0, 0, 1.0, "RUNNING"), look("wild", 0, 1, math.inf, "DIVERGED")]
+    rows = [look("wild", 0, 0, 1.0, Status.RUNNING), look("wild", 0, 1, math.inf, Status.DIVERGED)]
     assert "diverged" in report(make_run(tmp_path / "wild", complete(), rows)).text
 
 
 def test_a_run_cut_off_at_its_start_and_a_single_node_still_make_a_page(tmp_path):
-    start = [look("m", i, 0, 1.0, "INTERRUPTED") for i in range(3)]
+    start = [look("m", i, 0, 1.0, Status.INTERRUPTED) for i in range(3)]
     assert "stopped by the user" in report(make_run(tmp_path / "start", complete(), start)).text
     alone = [
         Record(**{**vars(r), "rounds": 0, "messages": 0, "floats": 0, "bytes": 0, "consensus": 0.0})
@@ -336,7 +362,7 @@ def test_hostile_strings_stay_text(tmp_path):
     assert page.data["methods"][1]["label"].startswith(HOSTILE)
 
 
-@pytest.mark.parametrize("write", [write_report, write_figures])
+@pytest.mark.parametrize("write", [write_report, Run])
 def test_a_folder_without_records_is_refused_in_one_sentence(tmp_path, write):
     with pytest.raises(InvalidInput, match="no run folder"):
         write(tmp_path / "nowhere")
@@ -403,7 +429,7 @@ def test_step_sizes_are_whole_words_on_the_page(whole):
 
 def test_a_race_that_was_over_before_it_began_has_a_page_without_curves(tmp_path):
     """With stop_gap above the first gap every instance has converged at k = 0; only the clock has moved."""
-    rows = [Record(**{**vars(look(m, i, 0, 1.0, "CONVERGED")), "seconds": 1e-5}) for m in ("a", "b") for i in range(3)]
+    rows = [Record(**{**vars(look(m, i, 0, 1.0, Status.CONVERGED)), "seconds": 1e-5}) for m in ("a", "b") for i in range(3)]
     page = report(make_run(tmp_path / "over", {**complete(), "gaps": [10.0, 1.0]}, rows))
     assert "no method made a step" in page.text and "a reaches a gap of 1 in 0 iterations" in page.text
     assert sorted(path.name for path in (tmp_path / "over" / "figures").iterdir()) == ["topology.png", "topology.svg"]
@@ -440,8 +466,8 @@ def test_a_run_file_with_facts_of_the_wrong_kind_still_has_a_page_tables_and_a_p
     folder = make_run(tmp_path / "run", put(complete(), *DAMAGE[name]), records_of(rates))
     report(folder)
     assert len(race_tables(folder)) == 2
-    assert tuning_table(read_json(folder / "run.json")).row_count <= 5
-    assert isinstance(read_json(folder / "run.json").get("instances", 0), int)
+    assert tuning_table(RunFile.read(folder)).row_count <= 5
+    assert isinstance(RunFile.read(folder).instances, int | None)
     merge_runs([folder, folder], tmp_path / "merged")
     report(tmp_path / "merged")
 
@@ -488,9 +514,10 @@ def test_records_that_are_none_are_refused_by_their_name(tmp_path, cells, says):
 @pytest.mark.filterwarnings("ignore:overflow")  # matplotlib tries ticks far outside of the picture
 def test_numbers_at_the_ends_of_fp64_are_drawn(tmp_path):
     values = [1e308, 1e-320, 1.0, math.inf, math.nan, 5e-324, 1.7e308]
-    rows = [look("m", 0, k, value, "STEPS" if k == 6 else "RUNNING") for k, value in enumerate(values)]
-    paths = write_figures(make_run(tmp_path / "ends", {"format": 1, "name": "ends"}, rows))
-    assert len(paths) == 2 * 9 and all(math.isfinite(end) for end in Run(tmp_path / "ends").window("gap") or ())
+    rows = [look("m", 0, k, value, Status.STEPS if k == 6 else Status.RUNNING) for k, value in enumerate(values)]
+    run = Run(make_run(tmp_path / "ends", {"format": 1, "name": "ends"}, rows))
+    paths = write_figures(run)
+    assert len(paths) == 2 * 9 and all(math.isfinite(end) for end in run.window(run.quantities[0]) or ())
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x\0y"])

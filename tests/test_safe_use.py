@@ -6,7 +6,9 @@ import pytest
 
 from milodo.algorithms import AcceleratedED
 from milodo.bench.benchmark import Benchmark
-from milodo.bench.records import read_json, read_records
+from milodo.bench.plan import race_seeds
+from milodo.bench.records import read_records
+from milodo.bench.run_file import RunFile
 from milodo.config import load_experiment
 from milodo.errors import InvalidInput
 from milodo.network import StackedNetwork
@@ -37,13 +39,13 @@ def test_methods_that_need_no_tuning_are_not_tuned_and_the_report_says_what_they
     (tmp_path / "safe.toml").write_text(TEXT.format(network=""))
     experiment = load_experiment(tmp_path / "safe.toml")
     folder = Benchmark(experiment, tmp_path / "run").run()
-    run = read_json(folder / "run.json")
-    assert run["tuning"] == {}
-    L = experiment.problem.build().sample(Benchmark(experiment, folder)._seeds((0, 3))).lipschitz()
-    chosen, net = run["methods"]["accelerated-ed (safe)"]["parameters"], StackedNetwork("ring(5)")
+    run = RunFile.read(folder)
+    assert run.tuning == {}
+    L = experiment.problem.build().sample(race_seeds(experiment, (0, 3))).lipschitz()
+    chosen, net = run.methods["accelerated-ed (safe)"].parameters, StackedNetwork("ring(5)")
     expected = AcceleratedED.safe(float(L.max()), net, float(L.mean(-1).max()))
     assert chosen == {"gamma": pytest.approx(expected.gamma), "K": expected.K} and expected.gamma > 1 / float(L.max())
-    assert run["methods"]["tree-apg"]["rounds_per_iteration"] == 2 * net.topology.tree.height
+    assert run.methods["tree-apg"].rounds_per_iteration == 2 * net.topology.tree.height
     last = {row.method: row for row in read_records(folder / "records.csv")}
     assert all(row.gap < 1e-6 for row in last.values())
     rows = {row["label"]: row for row in settings(Run(folder))}

@@ -9,15 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from milodo.bench import speedup
 from milodo.bench.records import Record
-from milodo.bench.speedup import AXES, cost_to_reach, curves, quantile, speedup_table
+from milodo.bench.speedup import AXES, cost_to_reach, group, quantile, speedup_table
 from milodo.errors import InvalidInput
+from milodo.status import Status
 
 KS = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
 GAPS = [1e-1, 1e-2, 1e-3]
 
 
-def look(method: str, instance: int, k: int, gap: float, status: str = "RUNNING", rounds: int = 1) -> Record:
+def look(method: str, instance: int, k: int, gap: float, status: Status = Status.RUNNING, rounds: int = 1) -> Record:
     return Record(
         method=method, instance=instance, seed=instance, k=k, rounds=rounds * k, messages=20 * rounds * k,
         floats=600 * rounds * k, bytes=4800 * rounds * k, seconds=0.001 * k, loss=1 + gap, gap=gap,
@@ -26,9 +28,9 @@ def look(method: str, instance: int, k: int, gap: float, status: str = "RUNNING"
 
 
 def geometric(
-    method: str, instance: int, rate: float, *, ks: list[int] = KS, end: str = "STEPS", rounds: int = 1
+    method: str, instance: int, rate: float, *, ks: list[int] = KS, end: Status = Status.STEPS, rounds: int = 1
 ) -> list[Record]:
-    return [look(method, instance, k, 10 ** (-rate * k), end if k == ks[-1] else "RUNNING", rounds) for k in ks]
+    return [look(method, instance, k, 10 ** (-rate * k), end if k == ks[-1] else Status.RUNNING, rounds) for k in ks]
 
 
 def race() -> list[Record]:
@@ -38,6 +40,10 @@ def race() -> list[Record]:
         records += geometric("slow", i, 1 / (100 + 10 * i))
         records += geometric("fast", i, 4 / (100 + 10 * i), rounds=3)
     return records
+
+
+def curves(records: list[Record], method: str, axis: str, quantity: str):
+    return speedup.curves(group(records), method, axis, quantity)
 
 
 def row(records: list[Record], method: str, gap: float, axis: str, baseline: str | None = "slow"):
@@ -137,7 +143,7 @@ def test_a_baseline_cut_short_gives_a_lower_bound_and_no_number():
 
 
 def test_a_method_that_diverges_never_arrives():
-    wild = [look("wild", 0, k, 10.0**k, "DIVERGED" if k == 5 else "RUNNING") for k in (0, 1, 2, 5)]
+    wild = [look("wild", 0, k, 10.0**k, Status.DIVERGED if k == 5 else Status.RUNNING) for k in (0, 1, 2, 5)]
     found = row(geometric("slow", 0, 1 / 100) + wild, "wild", 1e-3, "k")
     assert (found.median, found.diverged, found.ratio) == (math.inf, 1, 0)
 
@@ -156,7 +162,7 @@ def test_curves_are_the_quartiles_at_every_sample():
 
 
 def test_a_converged_instance_keeps_its_last_value():
-    records = geometric("m", 0, 1 / 100, ks=[0, 10, 100], end="CONVERGED")
+    records = geometric("m", 0, 1 / 100, ks=[0, 10, 100], end=Status.CONVERGED)
     records += geometric("m", 1, 1 / 100, ks=[0, 10, 100, 1000]) + geometric("m", 2, 1 / 200, ks=[0, 10, 100, 1000])
     x, _, _, q75 = curves(records, "m", "k", "gap")
     assert x.tolist() == [0, 10, 100, 1000]
@@ -165,12 +171,14 @@ def test_a_converged_instance_keeps_its_last_value():
 
 def test_a_curve_ends_where_half_of_the_instances_have_converged():
     """Carried on, the median would be flat: where runs were stopped would look like where the method stalls."""
-    records = geometric("m", 0, 1 / 100, ks=[0, 10, 100], end="CONVERGED") + geometric("m", 1, 1 / 100, ks=[0, 10, 100, 1000])
+    records = geometric("m", 0, 1 / 100, ks=[0, 10, 100], end=Status.CONVERGED) + geometric(
+        "m", 1, 1 / 100, ks=[0, 10, 100, 1000]
+    )
     assert curves(records, "m", "k", "gap")[0].tolist() == [0, 10, 100]
 
 
 def test_a_diverged_instance_counts_as_infinite_from_then_on():
-    wild = [look("m", i, 0, 1.0) for i in (0, 1)] + [look("m", i, 10, math.nan, "DIVERGED") for i in (0, 1)]
+    wild = [look("m", i, 0, 1.0) for i in (0, 1)] + [look("m", i, 10, math.nan, Status.DIVERGED) for i in (0, 1)]
     _, median, q25, q75 = curves(geometric("m", 2, 1 / 100, ks=[0, 10, 100]) + wild, "m", "k", "gap")
     assert median.tolist() == [1, math.inf, math.inf]
     assert q75.tolist() == [1, math.inf, math.inf]
@@ -178,15 +186,26 @@ def test_a_diverged_instance_counts_as_infinite_from_then_on():
 
 
 def test_a_curve_ends_where_an_instance_was_interrupted():
-    records = geometric("m", 0, 1 / 100, ks=[0, 10], end="INTERRUPTED") + geometric("m", 1, 1 / 100, ks=[0, 10, 100])
+    records = geometric("m", 0, 1 / 100, ks=[0, 10], end=Status.INTERRUPTED) + geometric("m", 1, 1 / 100, ks=[0, 10, 100])
     assert curves(records, "m", "k", "gap")[0].tolist() == [0, 10]
 
 
 def test_an_instance_that_ends_between_the_samples_of_others_bends_no_curve():
-    records = geometric("m", 0, 1 / 100, ks=[0, 10, 37], end="CONVERGED") + geometric("m", 1, 1 / 100, ks=[0, 10, 100])
+    records = geometric("m", 0, 1 / 100, ks=[0, 10, 37], end=Status.CONVERGED) + geometric("m", 1, 1 / 100, ks=[0, 10, 100])
     x, median, _, _ = curves(records, "m", "k", "gap")
     at = dict(zip(x.tolist(), median.tolist(), strict=True))
     assert at[37] == pytest.approx(10**-0.37)
+
+
+def test_a_metric_has_curves_and_of_a_diverged_instance_it_is_unknown():
+    """An accuracy should rise: that a run which blew up counted as infinitely accurate would turn the picture round."""
+    records = [replace(r, metrics={"accuracy": 1 - r.gap / 2}) for r in race()]
+    median = curves(records, "slow", "k", "accuracy")[1]
+    np.testing.assert_allclose(median, 1 - curves(records, "slow", "k", "gap")[1] / 2)
+    wild = [look("m", 0, 0, 1.0), look("m", 0, 10, math.nan, Status.DIVERGED)]
+    assert np.isnan(curves([replace(r, metrics={"accuracy": r.gap}) for r in wild], "m", "k", "accuracy")[1][-1])
+    with pytest.raises(InvalidInput, match="Did you mean 'accuracy'"):
+        curves(records, "slow", "k", "acuracy")
 
 
 @pytest.mark.parametrize("q", [0, 0.25, 0.5, 0.75, 1])

@@ -417,7 +417,7 @@ def test_training_validation_and_test_instances_never_meet(tmp_path):
 
 def test_what_cannot_be_trained_or_resumed_is_refused_in_a_sentence(tmp_path):
     path, exp = experiment(tmp_path)
-    with pytest.raises(InvalidInput, match=r"nothing to resume.*Start one"):
+    with pytest.raises(InvalidInput, match="nothing to resume"):
         Trainer(exp, tmp_path / "empty").run(resume=True)
     Trainer(exp, tmp_path / "empty").run()
     (tmp_path / "empty" / "resume.safetensors").unlink()
@@ -443,5 +443,5 @@ def test_a_graph_file_that_was_edited_is_not_mixed_into_an_old_training(tmp_path
     _, exp = experiment(tmp_path, epochs=1, text=TINY.replace("ring(4)", "graph.txt"))
     Trainer(exp, tmp_path / "run").run()
     graph.write_text("0 1\n1 3\n2 3\n")
-    with pytest.raises(InvalidInput, match="another configuration or graph"):
+    with pytest.raises(InvalidInput, match="another graph"):
         Trainer(exp, tmp_path / "run").run(resume=True)

@@ -6,33 +6,34 @@ One number a method. What the table leaves out (α and K of DAPG, τ and K of OD
 from __future__ import annotations
 
 from milodo.errors import InvalidInput
+from milodo.problems import Family, Lasso, Logistic
 
-STEP_SIZES: dict[str, dict[str, float]] = {
-    "lasso(10,300,10,0.1)": {
+STEP_SIZES: dict[Family, dict[str, float]] = {
+    Lasso(10, 300, 10, 0.1): {
         "prox-ed": 0.03, "pg-extra": 0.02, "prox-atc": 0.025, "prox-dgd": 0.04, "dapg": 0.01, "odapg": 0.02,
     },
-    "lasso(10,30000,1000,0.1)": {
+    Lasso(10, 30000, 1000, 0.1): {
         "prox-ed": 0.03, "pg-extra": 0.02, "prox-atc": 0.025, "prox-dgd": 0.04, "dapg": 0.01, "odapg": 0.02,
     },
-    "lasso(10,200,10,0.1)": {
+    Lasso(10, 200, 10, 0.1): {
         "prox-ed": 0.05, "pg-extra": 0.04, "prox-atc": 0.045, "prox-dgd": 0.05, "dapg": 0.02, "odapg": 0.03,
     },
-    "lasso(10,20000,1000,0.1)": {"prox-ed": 0.05, "pg-extra": 0.04, "prox-atc": 0.045, "prox-dgd": 0.05},
-    "lasso(10,15000,1000,0)": {"prox-ed": 0.08, "pg-extra": 0.05, "prox-atc": 0.085, "prox-dgd": 0.09},
-    "logistic(10,50,100,0.1)": {"prox-ed": 1.0, "pg-extra": 0.8, "prox-atc": 0.4, "prox-dgd": 1.0},
-    "logistic(10,14,100,0.1)": {"prox-ed": 1.9, "pg-extra": 1.7, "prox-atc": 1.8, "prox-dgd": 2.0},
+    Lasso(10, 20000, 1000, 0.1): {"prox-ed": 0.05, "pg-extra": 0.04, "prox-atc": 0.045, "prox-dgd": 0.05},
+    Lasso(10, 15000, 1000, 0): {"prox-ed": 0.08, "pg-extra": 0.05, "prox-atc": 0.085, "prox-dgd": 0.09},
+    Logistic(10, 50, 100, 0.1): {"prox-ed": 1.0, "pg-extra": 0.8, "prox-atc": 0.4, "prox-dgd": 1.0},
+    Logistic(10, 14, 100, 0.1): {"prox-ed": 1.9, "pg-extra": 1.7, "prox-atc": 1.8, "prox-dgd": 2.0},
 }  # fmt: skip
 
 STEP_PARAMETER = {"dapg": "eta", "odapg": "eta"}
 """What the published number is called; gamma elsewhere."""
 
 
-def published(method: str, problem: str) -> dict[str, float]:
-    """The published step size of a method on a problem, as a parameter of its class."""
+def published(method: str, family: Family) -> dict[str, float]:
+    """The published step size of a method on a family of problems, as a parameter of its class."""
     try:
-        return {STEP_PARAMETER.get(method, "gamma"): STEP_SIZES[problem][method]}
+        return {STEP_PARAMETER.get(method, "gamma"): STEP_SIZES[family][method]}
     except KeyError:
         raise InvalidInput(
-            f"the paper publishes no step size for {method!r} on {problem}. Use 'tuned', or give the parameters. "
-            f"It has some for {', '.join(STEP_SIZES)}."
+            f"the paper publishes no step size for {method!r} on {family.name}. Use 'tuned', or give the parameters. "
+            f"It has some for {', '.join(known.name for known in STEP_SIZES)}."
         ) from None

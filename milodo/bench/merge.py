@@ -2,59 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from milodo.bench.records import Record, read_json, read_records, write_records
+from milodo.bench.records import Record, read_records, write_records
+from milodo.bench.run_file import NAME, MethodFacts, RunFile
 from milodo.errors import InvalidInput, quoted
-from milodo.files import make_writable, write_json
-
-MUST_AGREE = ("problem", "instances", "gaps")
+from milodo.files import make_writable
 
 
 def merge_runs(folders: Sequence[Path], out: Path) -> Path:
     """Methods of later runs are told apart by their runtime: 'prox-ed' and 'prox-ed (distributed)'."""
-    runs = [read_json(folder / "run.json") for folder in folders]
+    runs = [RunFile.read(folder) for folder in folders]
     if out.resolve() in [folder.resolve() for folder in folders]:
         raise InvalidInput(f"{str(out)!r} is one of the runs to merge. Write to another folder.", "out")
-    first = runs[0]
-    if (out / "run.json").exists() and "merged" not in read_json(out / "run.json"):
+    if (out / NAME).exists() and RunFile.read(out).merged is None:
         said = f"{str(out)!r} already holds a run, which a report of several would replace. Choose another folder."
         raise InvalidInput(said, "out")
     for folder, run in zip(folders[1:], runs[1:], strict=True):
-        for key in MUST_AGREE:
-            if run.get(key) != first.get(key):
-                raise InvalidInput(
-                    f"{str(folder)!r} and {str(folders[0])!r} differ in their {key} ({quoted(run.get(key))} and "
-                    f"{quoted(first.get(key))}), so they do not belong into one report."
-                )
-        for key in ("fingerprint", "weights", "outage", "messages"):
-            if run["topology"].get(key) != first["topology"].get(key):
-                raise InvalidInput(
-                    f"{str(folder)!r} and {str(folders[0])!r} were run on different networks (their {key} differ)."
-                )
-        if run["provenance"].get("seed") != first["provenance"].get("seed"):
-            raise InvalidInput(f"{str(folder)!r} and {str(folders[0])!r} were run with different seeds, on other instances.")
+        _check_alike(folder, run, folders[0], runs[0])
     make_writable(out)
-    merged, records = dict(first), list[Record]()
-    merged["methods"], merged["tuning"] = {}, {}
+    merged, records = runs[0].model_copy(update={"methods": {}, "tuning": {}}), list[Record]()
     for folder, run in zip(folders, runs, strict=True):
-        names = {key: _told_apart(key, str(run.get("runtime")), merged["methods"]) for key in run["methods"]}
-        for key, facts in run["methods"].items():
-            merged["methods"][names[key]] = _labelled(facts, key, names[key])
-            if key in run["tuning"]:
-                merged["tuning"][names[key]] = run["tuning"][key]
+        names = {key: _told_apart(key, run.runtime, merged.methods) for key in run.methods}
+        merged.methods |= {names[key]: _labelled(facts, key, names[key]) for key, facts in run.methods.items()}
+        merged.tuning |= {names[key]: tuning for key, tuning in run.tuning.items() if key in names}
         records += [replace(row, method=names.get(row.method, row.method)) for row in read_records(folder / "records.csv")]
-    merged["merged"] = [folder.name for folder in folders]
-    merged["runtime"] = " and ".join(dict.fromkeys(str(run.get("runtime")) for run in runs))
-    write_json(out / "run.json", merged)
+    merged.merged = [folder.name for folder in folders]
+    merged.runtime = " and ".join(dict.fromkeys(run.runtime for run in runs))
+    merged.write(out)
     write_records(out / "records.csv", records)
     return out
 
 
-def _told_apart(key: str, runtime: str, taken: dict[str, Any]) -> str:
+def _check_alike(folder: Path, run: RunFile, other: Path, first: RunFile) -> None:
+    both = f"{str(folder)!r} and {str(other)!r}"
+    for key in ("problem", "instances", "gaps"):
+        here, there = getattr(run, key), getattr(first, key)
+        if here != there:
+            raise InvalidInput(
+                f"{both} differ in their {key} ({quoted(here)} and {quoted(there)}), so they do not belong into one report."
+            )
+    for key in ("fingerprint", "weights", "outage", "messages"):
+        if getattr(run.topology, key) != getattr(first.topology, key):
+            raise InvalidInput(f"{both} were run on different networks (their {key} differ).")
+    if run.provenance.seed != first.provenance.seed:
+        raise InvalidInput(f"{both} were run with different seeds, on other instances.")
+
+
+def _told_apart(key: str, runtime: str, taken: Collection[str]) -> str:
     word = runtime
     for number in range(2, 100):
         if key not in taken:
@@ -66,9 +63,8 @@ def _told_apart(key: str, runtime: str, taken: dict[str, Any]) -> str:
     raise InvalidInput(f"too many runs with a method {quoted(key)}. Merge fewer of them.")
 
 
-def _labelled(facts: dict[str, Any], key: str, name: str) -> dict[str, Any]:
+def _labelled(facts: MethodFacts, key: str, name: str) -> MethodFacts:
     if key == name:
         return facts
-    extra = name[len(key.removesuffix(")")) :].strip(" (,)")
-    label = facts.get("label", key)
-    return {**facts, "label": f"{label[:-1]}, {extra})" if label.endswith(")") else f"{label} ({extra})"}
+    extra, label = name[len(key.removesuffix(")")) :].strip(" (,)"), facts.label or key
+    return facts.model_copy(update={"label": f"{label[:-1]}, {extra})" if label.endswith(")") else f"{label} ({extra})"})

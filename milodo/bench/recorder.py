@@ -88,6 +88,7 @@ class Recorder:
         x = x.to(self.problem.dtype)
         observer, here = self.observer, self.net.traffic - self.sent_before
         loss, consensus = self.judge.loss(x), observer.agreed(consensus_error(x, observer)).tolist()
+        metrics = {name: observer.agreed(value).tolist() for name, value in self.problem.metrics(x, observer).items()}
         numbers = torch.tensor([here.messages, here.floats, here.bytes], dtype=torch.float64)
         messages, floats, sent = observer.total(numbers).tolist()
         seconds = float(observer.agreed(torch.tensor(seconds, dtype=torch.float64)))
@@ -110,7 +111,8 @@ class Recorder:
                     loss=float(loss[b]),
                     gap=float(loss[b]) - float(self.optimum[b]),
                     consensus=consensus[b],
-                    status=self.ended[b].name,
+                    status=self.ended[b],
+                    metrics={name: values[b] for name, values in metrics.items()},
                 )
             )
 
@@ -118,7 +120,7 @@ class Recorder:
         """The user stopped the run: what is unfinished says so in its last row."""
         for b, rows in enumerate(self.rows):
             if self.ended[b] is Status.RUNNING and rows:
-                rows[-1] = Record(**{**rows[-1].__dict__, "status": Status.INTERRUPTED.name})
+                rows[-1] = replace(rows[-1], status=Status.INTERRUPTED)
 
     @property
     def records(self) -> list[Record]:

@@ -7,17 +7,16 @@ runs/NAME/run.json       what was asked (config), what it ran on (versions, comm
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from milodo.bench.facts import sound
 from milodo.errors import LARGEST, InvalidInput, quoted, shortened
-from milodo.files import atomic, is_file, read_versioned_json
-
-FORMAT = 1
-"""Of run.json; a file with a larger number was written by a newer milodo."""
+from milodo.files import atomic, is_file
+from milodo.status import Status
 
 
 @dataclass(frozen=True)
@@ -45,29 +44,61 @@ class Record:
     """loss - f*, absolute, with the certified f*; NaN where none was certified."""
     consensus: float
     """(1/n) Σ ‖x_i - x̄‖."""
-    status: str
-    """Name of a Status: RUNNING, or on the last row of an instance how its run ended."""
+    status: Status
+    """RUNNING, or on the last row of an instance how its run ended."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What else the problem measures of x̄, such as an accuracy; columns behind the others."""
+
+    def value(self, column: str) -> float:
+        """What stands in a column of numbers; NaN where a metric was not measured."""
+        return float(getattr(self, column) if column in COLUMNS else self.metrics.get(column, math.nan))
 
 
-COLUMNS = [field.name for field in fields(Record)]
+COLUMNS = [field.name for field in fields(Record) if field.name != "metrics"]
 COUNTED = ("instance", "k", "rounds", "messages", "floats", "bytes", "seconds")
-_KINDS = {field.name: {"str": str, "int": int, "float": float}[str(field.type)] for field in fields(Record)}
+METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
+"""What a metric may be called: it names a column, a chart and a file."""
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
-    """Adds rows, and the header to a new file."""
-    new = not path.exists()
+    """Adds rows, to a new file under their header; where there are metrics that the file has no column for, it gets them."""
+    records, columns = list(records), _header(path) if path.exists() else []
+    if not set(_columns(records)) <= set(columns):
+        write_records(path, [*(read_records(path) if columns else []), *records])
+        return
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        if new:
-            writer.writerow(COLUMNS)
-        writer.writerows([getattr(record, column) for column in COLUMNS] for record in records)
+        _write(file, columns, records)
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Replaces the file, all or nothing."""
-    with atomic(path) as part:
-        append_records(part, records)
+    records = list(records)
+    columns = _columns(records)
+    with atomic(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerow(columns)
+        _write(file, columns, records)
+
+
+def _columns(records: Sequence[Record]) -> list[str]:
+    columns = [*COLUMNS, *dict.fromkeys(name for record in records for name in record.metrics)]
+    if wrong := _not_metrics(columns[len(COLUMNS) :]):
+        raise InvalidInput(f"a metric cannot be called {quoted(wrong[0])}. Use small letters, digits and _, and no name twice.")
+    return columns
+
+
+def _not_metrics(names: Sequence[str]) -> list[str]:
+    return [name for k, name in enumerate(names) if not METRIC.fullmatch(name) or name in COLUMNS or name in names[:k]]
+
+
+def _write(file: IO[str], columns: Sequence[str], records: Iterable[Record]) -> None:
+    for record in records:
+        cells = {**vars(record), "status": record.status.name, **record.metrics}
+        csv.writer(file).writerow([cells.get(column, "") for column in columns])
+
+
+def _header(path: Path) -> list[str]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return next(csv.reader(file), [])
 
 
 def read_records(path: Path, *, drop_cut_line: bool = False) -> list[Record]:
@@ -81,14 +112,16 @@ def read_records(path: Path, *, drop_cut_line: bool = False) -> list[Record]:
             header, *lines = [*csv.reader(file)] or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(f"{path}: cannot be read ({shortened(error)}). The file was damaged; run again.") from error
-    if header != COLUMNS:
-        raise InvalidInput(f"{path}: not a milodo records file (expected the columns {', '.join(COLUMNS)}).")
+    if header[: len(COLUMNS)] != COLUMNS or _not_metrics(header[len(COLUMNS) :]):
+        raise InvalidInput(f"{path}: not a milodo records file (expected the columns {', '.join(COLUMNS)}, and metrics).")
     records = []
     for number, row in enumerate(lines, 2):
         try:
-            if len(row) != len(COLUMNS):
-                raise ValueError(f"{len(row)} columns instead of {len(COLUMNS)}")
-            records.append(Record(**{c: _value(c, v) for c, v in zip(COLUMNS, row, strict=True)}))
+            if len(row) != len(header):
+                raise ValueError(f"{len(row)} columns instead of {len(header)}")
+            cells = dict(zip(header, row, strict=True))
+            metrics = {name: float(cells[name]) for name in header[len(COLUMNS) :] if cells[name]}
+            records.append(Record(**{column: _value(column, cells[column]) for column in COLUMNS}, metrics=metrics))
         except ValueError as error:
             if drop_cut_line and number == len(lines) + 1:
                 break
@@ -98,16 +131,19 @@ def read_records(path: Path, *, drop_cut_line: bool = False) -> list[Record]:
     return records
 
 
+def _status(word: str) -> Status:
+    if word not in Status.__members__:
+        raise ValueError(f"status is {quoted(word)}")
+    return Status[word]
+
+
+_KINDS = {"str": str, "int": int, "float": float, "Status": _status}
+_KIND = {one.name: _KINDS[str(one.type)] for one in fields(Record) if one.name in COLUMNS}
+
+
 def _value(column: str, word: str) -> Any:
     """A cell as what it stands for. What is counted is neither negative nor endless; a loss may be anything."""
-    value = _KINDS[column](word)
+    value = _KIND[column](word)
     if column in COUNTED and not 0 <= value <= LARGEST:
         raise ValueError(f"{column} is {quoted(value)}")
     return value
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """run.json of a run's folder; what is of the wrong kind in it is left out (milodo/bench/facts.py)."""
-    if not is_file(path):
-        raise InvalidInput(f"no {path.name} in {quoted(str(path.parent), 200)}. Give the folder of a run, e.g. runs/demo.")
-    return sound(read_versioned_json(path, FORMAT))

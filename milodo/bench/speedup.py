@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from milodo.bench.records import Record
 from milodo.errors import unknown
+from milodo.status import Status
 
 AXES = ("k", "rounds", "bytes", "seconds")
 """What can be counted; each is a column of the records that only grows."""
 QUANTITIES = ("gap", "consensus", "loss")
+"""What falls; a run has a curve of each of these, and of its further metrics."""
 
 Runs = dict[str, dict[int, list[Record]]]
 """method -> instance -> its records, in the order of k."""
@@ -71,10 +73,10 @@ def cost_to_reach(records: Sequence[Record], gap: float, axis: str) -> float:
     before: Record | None = None
     for record in sorted(records, key=lambda record: record.k):
         if record.gap <= gap:
-            cost = float(getattr(record, axis))
+            cost = record.value(axis)
             if before is None or not math.isfinite(before.gap):
                 return cost
-            start = float(getattr(before, axis))
+            start = before.value(axis)
             return start + (cost - start) * _fraction(before.gap, record.gap, gap)
         before = record
     return math.nan
@@ -94,42 +96,46 @@ def speedup_table(records: Iterable[Record], gaps: Sequence[float], baseline: st
     return rows
 
 
-def curves(records: Iterable[Record], method: str, axis: str, quantity: str) -> tuple[Array, Array, Array, Array]:
+def metrics_of(runs: Runs) -> list[str]:
+    """Names of the further metrics, in the order of the records."""
+    rows = (record for instances in runs.values() for samples in instances.values() for record in samples)
+    return list(dict.fromkeys(name for record in rows for name in record.metrics))
+
+
+def curves(runs: Runs, method: str, axis: str, quantity: str) -> tuple[Array, Array, Array, Array]:
     """x, median, lower and upper quartile over instances of a quantity along an axis, at every sampled iteration.
 
     An instance that converged keeps its last value, until half of them have: from there on the median would only show where runs
-    were stopped, and look like a stall. One that diverged counts as inf from then on. Where an instance was cut short
-    (out of iterations or time, interrupted) nothing is known about it further on, so the curve of all ends there.
+    were stopped, and look like a stall. One that diverged counts as inf from then on (a metric, which may be one that should
+    rise, as unknown). Where an instance was cut short (out of iterations or time, interrupted) nothing is known about it further
+    on, so the curve of all ends there.
     """
-    return curves_of(group(records), method, axis, quantity)
-
-
-def curves_of(runs: Runs, method: str, axis: str, quantity: str) -> tuple[Array, Array, Array, Array]:
-    """`curves` of records that are grouped already."""
     _check("axis", axis, AXES)
-    _check("quantity", quantity, QUANTITIES)
+    if quantity not in QUANTITIES:
+        _check("quantity", quantity, [*QUANTITIES, *metrics_of(runs)])
     _check("method", method, runs)
     certified = _certified(runs) if quantity == "gap" else runs[method].keys()
     kept = {i: rows for i, rows in runs[method].items() if i in certified}
     if not kept:
         empty = np.empty(0)
         return empty, empty, empty, empty
+    lost = math.inf if quantity in QUANTITIES else math.nan
     ks = np.array(sorted({record.k for rows in kept.values() for record in rows}), dtype=float)
     values, costs = np.full((len(kept), len(ks)), np.nan), np.full((len(kept), len(ks)), np.nan)
     end = math.inf
     for row, samples in enumerate(kept.values()):
         k = np.array([record.k for record in samples], dtype=float)
-        value = np.array([getattr(record, quantity) for record in samples], dtype=float)
+        value = np.array([record.value(quantity) for record in samples], dtype=float)
         status = samples[-1].status
-        if status == "DIVERGED":
-            value[~np.isfinite(value)] = math.inf
+        if status is Status.DIVERGED:
+            value[~np.isfinite(value)] = lost
         inside = (ks >= k[0]) & (ks <= k[-1])
         values[row, inside] = _between(ks[inside], k, value)
-        costs[row, inside] = np.interp(ks[inside], k, [float(getattr(record, axis)) for record in samples])
-        values[row, ks > k[-1]] = {"CONVERGED": value[-1], "DIVERGED": math.inf}.get(status, math.nan)
-        if status not in ("CONVERGED", "DIVERGED"):
+        costs[row, inside] = np.interp(ks[inside], k, [record.value(axis) for record in samples])
+        values[row, ks > k[-1]] = {Status.CONVERGED: value[-1], Status.DIVERGED: lost}.get(status, math.nan)
+        if status not in (Status.CONVERGED, Status.DIVERGED):
             end = min(end, k[-1])
-    finished = [samples[-1].k for samples in kept.values() if samples[-1].status == "CONVERGED"]
+    finished = [samples[-1].k for samples in kept.values() if samples[-1].status is Status.CONVERGED]
     if 2 * len(finished) >= len(kept):
         end = min(end, sorted(finished)[math.ceil(len(kept) / 2) - 1])
     known = ks <= end
@@ -164,10 +170,10 @@ class _Cost:
 
     @classmethod
     def of(cls, records: Sequence[Record], gap: float, axis: str) -> _Cost:
-        cost, last = cost_to_reach(records, gap, axis), float(getattr(records[-1], axis))
+        cost, last = cost_to_reach(records, gap, axis), records[-1].value(axis)
         if not math.isnan(cost):
             return cls(cost, cost, last)
-        return cls(math.inf if records[-1].status == "DIVERGED" else last, math.inf, last)
+        return cls(math.inf if records[-1].status is Status.DIVERGED else last, math.inf, last)
 
 
 def _row(method: str, gap: float, axis: str, costs: dict[int, _Cost], base: dict[int, _Cost]) -> Speedup:

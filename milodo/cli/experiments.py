@@ -38,12 +38,12 @@ def bench(
     Writes records.csv, run.json, figures and report.html to the run's folder. Ctrl-C keeps what was recorded;
     the same command with --resume goes on.
     """
-    from milodo.bench.benchmark import Benchmark, Interrupted
+    from milodo.bench.benchmark import Benchmark
 
     options = {"seed": seed, "device": device, "dtype": dtype}
     loaded, folder = opened(experiment, options, out, threads)
     again = command_line("bench", experiment, options, folder)
-    with working_in(folder, "recorded", f"{again} --resume", Interrupted) as bars:
+    with working_in(folder, "recorded", f"{again} --resume") as bars:
         Benchmark(loaded, folder, bars, as_written(again)).run(resume=resume, overwrite=overwrite)
     show_race(folder)
 
@@ -65,7 +65,7 @@ def tune(
     with working_in(folder, "tuned", again) as bars:
         benchmark = Benchmark(loaded, folder, bars, as_written(again))
         run = benchmark.prepare(resume=not overwrite, overwrite=overwrite)
-        benchmark.tune_all(run)
+        benchmark.tune_all()
     console.print(tuning_table(run))
     say(console, f"Saved in {folder}. Race with these: {command_line('bench', experiment, options, folder)} --resume")
 

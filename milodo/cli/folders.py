@@ -61,13 +61,13 @@ def draw_curve(folder: Path, alone: bool = True) -> Path:
 def show_race(folder: Path, alone: bool = True) -> None:
     """Its report, written anew, and its tables."""
     with drawing(folder, alone):
-        from milodo.bench.records import read_json
+        from milodo.bench.run_file import RunFile
         from milodo.cli.tables import race_tables
         from milodo.report.html import write_report
 
         page = write_report(folder)
     console.print(*race_tables(folder))
-    instances = read_json(folder / "run.json").get("instances", FEW)
-    if instances < FEW:
+    instances = RunFile.read(folder).instances
+    if instances is not None and instances < FEW:
         say(console, f"Only {instances} of the {FEW} instances a comparison should have: take these medians as a first look.")
     say(console, f"Open {page} in a browser; figures are in {folder / 'figures'}.")

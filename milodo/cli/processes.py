@@ -34,11 +34,12 @@ def run(
 
     Starts the processes on this machine; started by `torchrun ... -m milodo run EXPERIMENT` each of its processes joins instead.
     """
+    from milodo.bench.benchmark import Benchmark
     from milodo.config import load_experiment
     from milodo.network import place
     from milodo.runtime.group import LAUNCHED, TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent, launch
-    from milodo.runtime.race import RealBenchmark
+    from milodo.runtime.race import Processes
 
     loaded = load_experiment(experiment, seed=seed, dtype=dtype)
     folder = out or Path("runs") / f"{loaded.name}-distributed"
@@ -55,8 +56,8 @@ def run(
     die_with_parent()
     advice = resuming(folder, command, f"To go on with what is not complete: {command} --resume", snapshot_every)
     with advice, joined(patience, loaded.run.device) as group, first(group, Bars(console)) as bars, first(group, locked(folder)):
-        benchmark = RealBenchmark(loaded, folder, group, bars, as_written(command), snapshot_every=snapshot_every)
-        benchmark.run(resume=resume, overwrite=overwrite)
+        here = Processes(group, folder, snapshot_every=snapshot_every)
+        Benchmark(loaded, folder, bars, as_written(command), place=here).run(resume=resume, overwrite=overwrite)
     if group.rank == 0 and LAUNCHED not in os.environ:
         show_race(folder)
 

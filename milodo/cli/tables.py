@@ -4,83 +4,90 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
 from milodo.report.run import Run
 from milodo.topology import EXACT, WEIGHTS, Mixing, Topology, weights
+from milodo.words import amount, brief
 
 if TYPE_CHECKING:
+    from milodo.bench.run_file import RunFile, TuningFacts
     from milodo.bench.speedup import Speedup
     from milodo.fit import Fit
     from milodo.learned.checkpoint import Card
 
 
-def parameters(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} = {value:.3g}" for name, value in values.items())
-
-
 def race_tables(folder: Path) -> list[Table]:
     """What each gap costs, in iterations and in bytes, and how many times less than the baseline that is."""
     run = Run(folder)
-    rows = {(row.method, row.gap, row.axis): row for row in run.speedups}
-    labels = {method: str(about.get("label") or method) for method, about in run.part("methods").items()} | run.labels
-    tables = []
-    for axis, unit in (("k", "iterations"), ("bytes", "bytes, sent by all nodes")):
-        table = Table(title=f"Median {unit}, to a gap of ...", title_justify="left")
-        table.add_column("method")
-        for gap in run.gaps:
-            table.add_column(f"{gap:g}", justify="right")
-        for method, label in labels.items():
-            table.add_row(escape(label), *(_cell(rows.get((method, gap, axis))) for gap in run.gaps))
-        tables.append(table)
-    where = run.part("topology").get("name") or "an unknown graph"
-    on = f"{run.text('problem') or run.name} on {where}, {run.instances} unseen instances"
-    baseline = f"; 2x means half of what {run.labels[run.baseline]} needs" if run.baseline else ""
-    tables[-1].caption = escape(on + baseline)
+    tables = [_costs(run, *axis) for axis in COSTS] if run.certified else [_ends(run)]
+    where = run.file.topology.name or "an unknown graph"
+    on = f"{run.file.problem or run.name} on {where}, {run.instances} unseen instances"
+    compared = f"; 2x means half of what {run.labels[run.baseline]} needs" if run.baseline and run.certified else ""
+    tables[-1].caption = escape(on + compared)
     return tables
+
+
+COSTS = (("k", "iterations"), ("bytes", "bytes, sent by all nodes"))
+
+
+def _costs(run: Run, axis: str, unit: str) -> Table:
+    rows = {(row.method, row.gap): row for row in run.speedups if row.axis == axis}
+    table = Table(title=f"Median {unit}, to a gap of ...", title_justify="left")
+    table.add_column("method")
+    for gap in run.gaps:
+        table.add_column(f"{gap:g}", justify="right")
+    for method, label in ({key: about.label or key for key, about in run.file.methods.items()} | run.labels).items():
+        table.add_row(escape(label), *(_cell(rows.get((method, gap))) for gap in run.gaps))
+    return table
+
+
+def _ends(run: Run) -> Table:
+    """Where no optimum is known there is no gap to reach."""
+    table = Table(title="Medians at the end of the race; no optimum is known, so there is no gap", title_justify="left")
+    table.add_column("method")
+    for name in ("iterations", *(quantity.name for quantity in run.quantities)):
+        table.add_column(escape(name), justify="right")
+    for method in run.methods:
+        ends = (f"{run.at_end(method, quantity.key):.4g}" for quantity in run.quantities)
+        table.add_row(escape(run.labels[method]), f"{run.at_end(method, 'k'):,.0f}", *ends)
+    return table
 
 
 def _cell(row: Speedup | None) -> str:
     if row is None or row.instances == 0:
         return "-"
-    amount = _bytes if row.axis == "bytes" else "{:,.0f}".format
+    said = amount if row.axis == "bytes" else "{:,.0f}".format
     if not math.isfinite(row.median):
-        return "diverged" if 2 * row.diverged > row.instances else f"> {amount(row.last)}"
+        return "diverged" if 2 * row.diverged > row.instances else f"> {said(row.last)}"
     if math.isfinite(row.ratio):
-        return f"{amount(row.median)} [dim]{row.ratio:.2g}x[/]"
-    return f"{amount(row.median)} [dim]> {row.ratio_least:.2g}x[/]" if row.ratio_least > 0 else amount(row.median)
+        return f"{said(row.median)} [dim]{row.ratio:.2g}x[/]"
+    return f"{said(row.median)} [dim]> {row.ratio_least:.2g}x[/]" if row.ratio_least > 0 else said(row.median)
 
 
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def tuning_table(run: dict[str, Any]) -> Table:
-    table = Table(title=escape(f"{run.get('problem', 'a problem')} on {run['topology'].get('name', 'a graph')}"))
+def tuning_table(run: RunFile) -> Table:
+    table = Table(title=escape(f"{run.problem or 'a problem'} on {run.topology.name or 'a graph'}"))
     for column in ("method", "parameters", "how", "candidates", "cost to the target"):
         table.add_column(column, justify="right" if column in ("candidates", "cost to the target") else "left")
-    for method, facts in run["methods"].items():
-        chosen = facts.get("weights", {}).get("name") or parameters(facts.get("parameters", {}))
-        tuning = run["tuning"].get(method)
-        found = ("-", "-") if tuning is None else (str(tuning.get("candidates", "-")), _cost(tuning))
-        table.add_row(escape(facts.get("label", method)), escape(chosen), escape(facts.get("how", "-")), *found)
+    for method, facts in run.methods.items():
+        chosen = (facts.weights.name if facts.weights else "") or brief(facts.parameters or {})
+        tuning = run.tuning.get(method)
+        candidates = tuning.candidates if tuning else None
+        found = ("-" if candidates is None else str(candidates), _cost(tuning) if tuning else "-")
+        table.add_row(escape(facts.label or method), escape(chosen), escape(facts.how or "-"), *found)
     return table
 
 
-def _cost(tuning: dict[str, Any]) -> str:
+def _cost(tuning: TuningFacts) -> str:
     """Of the best candidate, to the target."""
-    if tuning.get("score") is None:
+    if tuning.score is None:
         return "every candidate diverged"
-    if not tuning.get("reached"):
-        return f"not within {tuning['iterations']:,} iterations" if "iterations" in tuning else "not reached"
-    return f"{tuning['score']:,.0f} {escape(tuning.get('cost', 'iterations'))}"
+    if not tuning.reached:
+        return "not reached" if tuning.iterations is None else f"not within {tuning.iterations:,} iterations"
+    return f"{tuning.score:,.0f} {escape(tuning.cost)}"
 
 
 def optimizers_table(cards: list[Card]) -> Table:
@@ -153,7 +160,7 @@ def fit_tables(fit: Fit) -> list[Table]:
         ("consensus error", f"{fit.consensus:.1e}, relative"),
         ("iterations", f"{fit.iterations:,}"),
         ("rounds", f"{fit.rounds:,}"),
-        ("bytes sent by all sites", _bytes(fit.bytes)),
+        ("bytes sent by all sites", amount(fit.bytes)),
         ("seconds", f"{fit.seconds:.1f}"),
     ):
         facts.add_row(name, value)

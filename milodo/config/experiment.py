@@ -71,7 +71,7 @@ class Experiment(Table):
                 raise ValueError(f"the method {quoted(key)} is listed twice. Remove one, or tell them apart with `label`.")
         for method in self.methods:
             if method.use == "published":
-                published(method.name, family.name)
+                published(method.name, family)
         if self.report.baseline is not None and self.report.baseline not in keys:
             raise ValueError(f"[report] baseline: {unknown('method', self.report.baseline, keys)}")
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import torch
@@ -84,7 +85,7 @@ class NetworkTable(Table):
         message_format(self.messages)
         return topology(self.topology)
 
-    def network(self, *, seed: int, make: type[Network] = StackedNetwork, **options: Any) -> Network:
+    def network(self, *, seed: int, make: Callable[..., Network] = StackedNetwork, **options: Any) -> Network:
         """All of it: graph, weights, links that fail, short messages; simulated, or as `make` carries messages."""
         return degraded(make(self.build(), self.weights, **options), outage=self.outage, messages=self.messages, seed=seed)
 

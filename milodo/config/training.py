@@ -81,6 +81,6 @@ class TrainingTable(Table):
 def recipe(said: Any) -> type[Recipe]:
     """The table that [training.optimizer] must be: that of the kind it names."""
     kind = said.get("kind", "milodo") if isinstance(said, dict) else said
-    if kind not in LEARNED:
+    if not isinstance(kind, str) or kind not in LEARNED:
         raise unknown("kind of optimizer", kind, LEARNED)
     return LEARNED[kind].Recipe

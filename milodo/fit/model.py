@@ -18,7 +18,6 @@ from milodo.fit.newton import Newton
 from milodo.fit.pooled import Scaling, penalty, pooled_problem, scaling, total_of
 from milodo.fit.task import Fit, Task
 from milodo.learned.checkpoint import load_optimizer
-from milodo.memory import amount
 from milodo.metrics import Units, mean_point, off_by
 from milodo.network import Network, Observer
 from milodo.network.consensus import average, maximum
@@ -26,6 +25,7 @@ from milodo.problems.linear import LinearModel
 from milodo.solve import Keeper, Stop, solve
 from milodo.status import Status
 from milodo.types import NodeTensor, Point
+from milodo.words import amount, brief
 
 LARGEST = 1 << 30
 """Bytes of moments that are still summed: a site holds a matrix of twice that."""
@@ -142,7 +142,7 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
         L = problem.lipschitz().unsqueeze(-1)
         method = AcceleratedED.safe(float(maximum(net, L).max()), net, float(average(net, L).max()))
         why = f"{method.label}, because links may lose messages: gossip goes on without them, and needs no tuning here"
-        return Plan(method.label, f"{why} ({_brief(_own(method))})", _each(method, problem.d, net), method, _own(method))
+        return Plan(method.label, f"{why} ({brief(_own(method))})", _each(method, problem.d, net), method, _own(method))
     held = 8 * newton.numbers(problem.d)
     if newton.is_cheaper(task.loss, problem.d) and held <= LARGEST:
         each = f"{amount(2 * (net.topology.n - 1) * held)} in {2 * height} rounds"
@@ -170,7 +170,7 @@ def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
         chosen = method(**task.parameters)  # type: ignore[arg-type]
     else:
         chosen = method(**{**_own(method.safe(_largest(problem, net), net)), **task.parameters})  # type: ignore[arg-type]
-    how = f" with {_brief(_own(chosen))}" if method.space else ""
+    how = f" with {brief(_own(chosen))}" if method.space else ""
     every = LOOKS["sums" if method.rounds is None else "gossip"]
     return Plan(method.label, f"{method.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, _own(chosen), every)
 
@@ -182,10 +182,6 @@ def _largest(problem: LinearModel, net: Network) -> float:
 def _own(method: Algorithm) -> dict[str, Any]:
     """Its parameters, by name."""
     return method.chosen
-
-
-def _brief(parameters: dict[str, Any]) -> str:
-    return ", ".join(f"{name} = {value:.3g}" for name, value in parameters.items())
 
 
 def refuse_separated(problem: LinearModel, observer: Observer, x: Point) -> None:

@@ -13,13 +13,12 @@ from typing import Any, TextIO
 import numpy as np
 
 from milodo.errors import InvalidInput, quoted, shortened
-from milodo.files import atomic, is_file, make_writable, write_json
+from milodo.files import FORMAT, atomic, is_file, make_writable, write_json
 from milodo.fit.sites import Site, numbers
 from milodo.fit.task import Fit, Task
 from milodo.memory import need_memory
 from milodo.provenance import provenance
 
-FORMAT = 1
 DELIMITERS = ",;\t"
 
 

@@ -16,12 +16,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from milodo.errors import InvalidInput, quoted, shortened, unknown
-from milodo.files import atomic, is_file, read_versioned_json, write_json
+from milodo.files import FORMAT, atomic, is_file, read_versioned_json, write_json
 from milodo.learned import LEARNED, Learned
 from milodo.topology import Topology
 
-FORMAT = 1
-"""Of the card; a larger number was written by a newer milodo."""
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 """What is shipped with the package."""
 LARGEST = 1 << 28
@@ -131,7 +129,7 @@ def read_card(path: Path) -> Card:
         )
     if file.stat().st_size > LARGEST_CARD:
         raise InvalidInput(f"{file}: larger than {LARGEST_CARD >> 20} MiB, which no card is.")
-    content = read_versioned_json(file, FORMAT)
+    content = read_versioned_json(file)
     try:
         card = Card.model_validate(content)
     except ValidationError as error:

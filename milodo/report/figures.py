@@ -33,12 +33,8 @@ RC: Any = {
 }  # fmt: skip
 
 
-def write_figures(run_folder: str | Path) -> list[Path]:
+def write_figures(run: Run) -> list[Path]:
     """Every picture of a run, as PNG and SVG, into RUN/figures/."""
-    return write_figures_of(Run(run_folder))
-
-
-def write_figures_of(run: Run) -> list[Path]:
     folder = run.folder / "figures"
     folder.mkdir(exist_ok=True)
     written = []
@@ -100,16 +96,16 @@ def _race(run: Run) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     columns = len(handles) if len(handles) <= 6 else -(-len(handles) // 2)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.0, columnspacing=1.6)
-    heading = _short(run.text("title") or run.name)
+    heading = _short(run.title)
     figure.suptitle(f"{heading}\n{_over(run)}", x=0.012, ha="left", fontsize=12)
     return figure
 
 
 def _curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity) -> None:
     """Median lines and quartile bands of all methods."""
-    window = run.window(quantity.key)
+    window = run.window(quantity)
     for method in run.methods:
-        curve, style = run.curve(method, axis.key, quantity.key), run.styles[method]
+        curve, style = run.curve(method, axis.key, quantity), run.styles[method]
         dash: Any = (0, tuple(d / 2 for d in style.dash)) if style.dash else "-"
         panel.plot(
             curve.x, np.where(np.isfinite(curve.median), curve.median, np.nan), color=style.light, linestyle=dash, linewidth=1.9,
@@ -127,7 +123,7 @@ def _curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity) -> None:
         panel.set_xlim(1, 10)  # a run cut off before its first iteration: an empty picture
     panel.set_xscale("log")
     panel.set_xlabel(axis.title)
-    panel.set_ylabel(f"{quantity.title}  {quantity.formula}")
+    panel.set_ylabel(f"{quantity.title}  {quantity.formula}".strip())
     panel.xaxis.set_major_locator(LogLocator(numticks=8))
     panel.xaxis.set_major_formatter(EngFormatter(unit=axis.unit, sep="" if not axis.unit else " "))
     panel.xaxis.set_minor_formatter(NullFormatter())
@@ -173,6 +169,3 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         figure.savefig(target, dpi=200, metadata=metadata)
         figure.set_layout_engine("none")  # laid out by the first; doing it again for every format costs a third of the time
     return paths
-
-
-__all__ = ["draw_topology", "write_figures", "write_figures_of"]

@@ -18,14 +18,12 @@ import numpy as np
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from milodo.bench.speedup import quantile
 from milodo.files import atomic
 from milodo.problems.certify import BOUNDS
 from milodo.report import tuning, words
-from milodo.report.figures import write_figures_of
+from milodo.report.figures import write_figures
 from milodo.report.layout import layout, node_size
-from milodo.report.run import AXIS, Run, as_dict, finite
-from milodo.solve import Status
+from milodo.report.run import Run
 
 HERE = Path(__file__).parent
 PICTURE = 320
@@ -43,7 +41,7 @@ PROVENANCE = {
 def write_report(run_folder: str | Path) -> Path:
     """Writes RUN/report.html and the pictures it links to; returns the page's path."""
     run = Run(run_folder)
-    figures = write_figures_of(run)
+    figures = write_figures(run)
     page = _render(run, figures)
     target = run.folder / "report.html"
     with atomic(target) as part:
@@ -69,7 +67,6 @@ def _render(run: Run, figures: list[Path]) -> str:
     script, plotly = (HERE / "report.js").read_text(encoding="utf-8"), get_plotlyjs().replace("\r\n", "\n")
     return _template().render(
         run=run,
-        title=run.text("title") or run.name,
         summary=words.summary(run),
         facts=_facts(run),
         network=_network(run),
@@ -78,9 +75,7 @@ def _render(run: Run, figures: list[Path]) -> str:
         data=_data(run),
         tables=_tables(run),
         ends=_ends(run),
-        missing=words.join(
-            [str(as_dict(about).get("label") or key) for key, about in run.part("methods").items() if key not in run.runs]
-        ),
+        missing=words.join([about.label or key for key, about in run.file.methods.items() if key not in run.runs]),
         settings=(settings := tuning.settings(run)),
         # Said once above the table if it is the same for all.
         search=searches.pop() if len(searches := {row["search"] for row in settings if row["search"]}) == 1 else "",
@@ -88,9 +83,9 @@ def _render(run: Run, figures: list[Path]) -> str:
         pairs=tuning.pairs(run),
         certificate=_certificate(run),
         provenance=_provenance(run),
-        config=json.dumps(config, indent=2, ensure_ascii=False) if (config := run.part("provenance").get("config")) else "",
+        config=json.dumps(config, indent=2, ensure_ascii=False) if (config := run.file.provenance.config) else "",
         figures=_links(run, figures),
-        simulated=run.text("runtime") in ("", "simulated"),
+        simulated=run.file.runtime in ("", "simulated"),
         css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         plotly=Markup(plotly),
         script=Markup(script),
@@ -101,29 +96,29 @@ def _render(run: Run, figures: list[Path]) -> str:
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
-    topology = run.part("topology")
     facts = [
-        ("problem", run.text("problem")),
-        ("network", str(topology.get("name") or "")),
+        ("problem", run.file.problem),
+        ("network", run.file.topology.name),
         ("instances", f"{run.instances:,}, none used for tuning" if run.tuned_elsewhere else f"{run.instances:,}"),
         ("methods", str(len(run.methods))),
-        ("runtime", run.text("runtime")),
+        ("runtime", run.file.runtime),
     ]
     return [(name, text) for name, text in facts if text]
 
 
 def _network(run: Run) -> list[tuple[str, str]]:
-    about, topology = run.part("topology"), run.topology
-    facts: list[tuple[str, Any]] = [("name", about.get("name")), ("nodes", about.get("n"))]
+    about, topology = run.file.topology, run.topology
+    facts: list[tuple[str, Any]] = [("name", about.name), ("nodes", about.n)]
     if topology is not None:
         low, high = min(topology.degrees), max(topology.degrees)
         facts += [("links", len(topology.edges)), ("neighbours of a node", low if low == high else f"{low} to {high}")]
-    facts += [("diameter", about.get("diameter")), ("mixing weights", about.get("weights"))]
-    contraction = about.get("contraction")
-    if isinstance(contraction, int | float):
-        facts.append(("disagreement left by one round", f"{contraction:.4g} of it, at worst"))
-    facts.append(("fingerprint", about.get("fingerprint")))
-    return [(name, str(fact)) for name, fact in facts if fact not in (None, "")]
+    else:
+        facts += [("links", about.links), ("picture", "none of a graph this large" if about.is_large else None)]
+    facts += [("diameter", about.diameter), ("mixing weights", about.weights)]
+    if about.contraction is not None:
+        facts.append(("disagreement left by one round", f"{about.contraction:.4g} of it, at worst"))
+    facts.append(("fingerprint", about.fingerprint))
+    return [(name, f"{fact:,}" if isinstance(fact, int) else fact) for name, fact in facts if fact not in (None, "")]
 
 
 def _picture(run: Run) -> dict[str, Any] | None:
@@ -170,12 +165,12 @@ def _data(run: Run) -> dict[str, Any]:
 
     charts = []
     for quantity in run.drawn:
-        window = run.window(quantity.key)
+        window = run.window(quantity)
         top = window[1] * (10 if quantity.log else 2) if window else math.inf
         lines = []
         for method in run.methods:
-            c = run.curve(method, "k", quantity.key)
-            x = {axis.key: numbers(run.curve(method, axis.key, quantity.key).x) for axis in run.axes}
+            c = run.curve(method, "k", quantity)
+            x = {axis.key: numbers(run.curve(method, axis.key, quantity).x) for axis in run.axes}
             # Where a quarter of the instances diverged, the band reaches to the top of the chart.
             lines.append({"x": x, "median": numbers(c.median), "q25": numbers(c.q25, top), "q75": numbers(c.q75, top)})
         charts.append(
@@ -225,42 +220,35 @@ def _ends(run: Run) -> list[dict[str, Any]]:
         counts = Counter(record.status for record in last)
         endings = []
         for status, count in counts.most_common():
-            sentence = Status[status].sentence.removeprefix("diverged: ") if status in Status.__members__ else ""
             who = "" if count == len(last) else f"{count} of {len(last)} instances: "
-            endings.append({"status": status, "text": who + sentence})
-        finite = {name: [v for r in last if math.isfinite(v := getattr(r, name))] for name in ("gap", "consensus")}
+            endings.append({"status": status.name.lower(), "text": who + status.sentence.removeprefix("diverged: ")})
         rows.append(
             {
                 "label": run.labels[method],
                 "endings": endings,
-                **{
-                    axis.name: words.amount(quantile((getattr(r, axis.key) for r in last), 0.5), axis.key, unit=False)
-                    for axis in AXIS.values()
-                },
-                **{name: words.number(quantile(values, 0.5), 2) if values else "–" for name, values in finite.items()},
+                "costs": [words.amount(run.at_end(method, axis.key), axis.key, unit=False) for axis in run.axes],
+                "values": [words.number(run.at_end(method, q.key), 2) for q in run.quantities],
             }
         )
     return rows
 
 
 def _certificate(run: Run) -> dict[str, Any] | None:
-    about = run.part("reference")
-    largest = finite(about.get("largest"))
-    if not about.get("kind") and largest is None:
+    about = run.file.reference
+    if about is None or not (about.kind or about.largest is not None):
         return None
-    values = about.get("values")
-    optima = [v for v in values if finite(v) is not None] if isinstance(values, list) else []
+    optima = [value for value in about.values if value is not None]
     return {
-        "kind": str(about.get("kind") or "certificate"),
-        "meaning": _meaning(about.get("kind"), largest, optima),
-        "largest": words.number(largest, 2) if largest is not None else "",
+        "kind": about.kind or "certificate",
+        "meaning": _meaning(about.kind, about.largest, optima),
+        "largest": words.number(about.largest, 2) if about.largest is not None else "",
         "count": len(optima),
         "low": words.number(min(optima), 4) if optima else "",
         "high": words.number(max(optima), 4) if optima else "",
     }
 
 
-def _meaning(kind: Any, largest: float | None, optima: list[float]) -> str:
+def _meaning(kind: str, largest: float | None, optima: list[float]) -> str:
     """What a certificate says of gaps: a bound is relative to f*, gaps are absolute; a KKT residual is no gap at all."""
     if kind not in BOUNDS or largest is None or not optima:
         return ""
@@ -270,9 +258,9 @@ def _meaning(kind: Any, largest: float | None, optima: list[float]) -> str:
 
 def _provenance(run: Run) -> list[tuple[str, str, bool]]:
     """Name, text, and whether it is something to type."""
-    about = run.part("provenance")
+    about = run.file.provenance.model_dump(exclude={"config"})
     rows = []
-    for key in [*PROVENANCE, *(key for key in about if key not in PROVENANCE and key != "config")]:
+    for key in dict.fromkeys([*PROVENANCE, *about]):
         entry = about.get(key)
         if entry in (None, "") or isinstance(entry, dict | list):
             continue
@@ -280,7 +268,7 @@ def _provenance(run: Run) -> list[tuple[str, str, bool]]:
         if key == "started":
             with contextlib.suppress(ValueError):  # shown as it is
                 text = datetime.fromisoformat(text).strftime("%d %B %Y, %H:%M %Z").strip()
-        rows.append((PROVENANCE.get(key, str(key)), text, key in ("command", "commit")))
+        rows.append((PROVENANCE.get(key, key), text, key in ("command", "commit")))
     return rows
 
 

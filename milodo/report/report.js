@@ -33,14 +33,14 @@
           y: [...seen.map((i) => line.q75[i]), ...seen.slice().reverse().map(low)],
         });
       }
-      const unit = axisNow().unit, name = unit || axisNow().name;
+      const unit = axisNow().unit, name = unit || axisNow().name, [fine, rough] = chart.log ? [".2e", ".1e"] : [".4~g", ".3~g"];
       lines.push({
         ...shared, type: "scatter", mode: "lines+markers", name: plain(method.label), x, y: line.median,
         customdata: line.q25.map((low, i) => [low, line.q75[i]]),
         line: { color: colour, width: 2, dash: method.dash.length ? method.dash.map((d) => `${d}px`).join(",") : "solid" },
         marker: { symbol: method.marker, size: 7, color: colour, maxdisplayed: 11, line: { width: 1, color: ink[theme()].box } },
-        hovertemplate: `<b>%{fullData.name}</b><br>%{x:${unit ? ".3s" : ",.4~g"}}${unit ? "" : " "}${name}<br>${chart.name} %{y:.2e}` +
-          (band ? "<br>quartiles %{customdata[0]:.1e} to %{customdata[1]:.1e}" : "") + "<extra></extra>",
+        hovertemplate: `<b>%{fullData.name}</b><br>%{x:${unit ? ".3s" : ",.4~g"}}${unit ? "" : " "}${name}<br>${chart.name} %{y:${fine}}` +
+          (band ? `<br>quartiles %{customdata[0]:${rough}} to %{customdata[1]:${rough}}` : "") + "<extra></extra>",
       });
     });
     return [...bands, ...lines];

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import networkx as nx
 import numpy as np
 
-from milodo.bench.records import Record, read_json, read_records
-from milodo.bench.speedup import AXES, Runs, Speedup, curves_of, group, speedup_table
-from milodo.errors import InvalidInput, as_float, quoted, shortened
+from milodo.bench.records import Record, read_records
+from milodo.bench.run_file import NAME, MethodFacts, RunFile
+from milodo.bench.speedup import AXES, Runs, Speedup, curves, group, metrics_of, quantile, speedup_table
+from milodo.errors import InvalidInput, quoted
 from milodo.files import is_folder
+from milodo.status import Status
 from milodo.topology import Topology
 
 
@@ -42,14 +42,15 @@ assert tuple(AXIS) == AXES
 @dataclass(frozen=True)
 class Quantity:
     key: str
+    """Column of the records."""
     name: str
     title: str
-    formula: str
+    formula: str = ""
     log: bool = True
-    """A loss may be negative; a gap and a distance are not."""
+    """A loss or a metric may be negative; a gap and a distance are not."""
 
 
-QUANTITY = {
+QUANTITIES = {
     "gap": Quantity("gap", "gap", "gap to the optimum", "f(x̄) + r(x̄) − f*"),
     "loss": Quantity("loss", "loss", "loss", "f(x̄) + r(x̄)", log=False),
     "consensus": Quantity("consensus", "consensus error", "consensus error", "(1/n) Σ ‖xᵢ − x̄‖"),
@@ -105,44 +106,39 @@ class Run:
             raise InvalidInput(
                 f"{self.folder / 'records.csv'} holds no records: the run ended before its first sample. Run it again."
             )
-        self.json: dict[str, Any] = read_json(self.folder / "run.json")
+        self.file = RunFile.read(self.folder)
         self._curves: dict[tuple[str, str, str], Curve] = {}
 
-    def part(self, key: str) -> dict[str, Any]:
-        value = self.json.get(key)
-        return value if isinstance(value, dict) else {}
-
-    def text(self, key: str) -> str:
-        value = self.json.get(key)
-        return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-
-    @cached_property
+    @property
     def name(self) -> str:
-        return self.text("name") or self.folder.name
+        return self.file.name or self.folder.name
+
+    @property
+    def title(self) -> str:
+        return self.file.title or self.name
 
     @cached_property
     def runs(self) -> Runs:
         """By method (in the order of run.json, then of the records) and instance."""
         runs = group(self.records)
-        order = [*(key for key in self.part("methods") if key in runs), *(key for key in runs if key not in self.part("methods"))]
-        return {method: runs[method] for method in order}
+        return {method: runs[method] for method in dict.fromkeys([*self.file.methods, *runs]) if method in runs}
 
     @cached_property
     def methods(self) -> list[str]:
         return list(self.runs)
 
-    def about(self, method: str) -> dict[str, Any]:
-        value = self.part("methods").get(method)
-        return value if isinstance(value, dict) else {}
+    def about(self, method: str) -> MethodFacts:
+        return self.file.methods.get(method, MethodFacts())
 
     @cached_property
     def labels(self) -> dict[str, str]:
         """Unique: a label that two methods share gets the second one's key behind it."""
         labels: dict[str, str] = {}
         for method in self.methods:
-            label = str(self.about(method).get("label") or method)
+            about = self.about(method)
+            label = about.label or method
             twin = label in labels.values() or (self.base(method) != method and "(" not in label)
-            labels[method] = f"{label} ({self.about(method).get('how') or method})" if twin else label
+            labels[method] = f"{label} ({about.how or method})" if twin else label
             if labels[method] in [labels[other] for other in labels if other != method]:
                 labels[method] = method
         return labels
@@ -172,10 +168,9 @@ class Run:
     @cached_property
     def tuned_elsewhere(self) -> bool:
         """No instance of the race was used for tuning: known only where the seeds of tuning were kept."""
-        kept = [tuning.get("seeds") for tuning in self.part("tuning").values() if isinstance(tuning, dict)]
-        lists = [seeds for seeds in kept if isinstance(seeds, list)]
-        used = {seed for seeds in lists for seed in seeds if isinstance(seed, int)}
-        return bool(used) and len(lists) == len(kept) and used.isdisjoint(record.seed for record in self.records)
+        kept = [tuning.seeds for tuning in self.file.tuning.values()]
+        used = {seed for seeds in kept for seed in seeds or ()}
+        return bool(used) and None not in kept and used.isdisjoint(record.seed for record in self.records)
 
     @cached_property
     def certified(self) -> bool:
@@ -183,12 +178,14 @@ class Run:
 
     @cached_property
     def converged(self) -> bool:
-        return any(record.status == "CONVERGED" for record in self.records)
+        return any(record.status is Status.CONVERGED for record in self.records)
 
     @cached_property
     def quantities(self) -> list[Quantity]:
-        """What is drawn: without a certified optimum there is no gap, and the loss itself is shown."""
-        return [QUANTITY["gap" if self.certified else "loss"], QUANTITY["consensus"]]
+        """What is drawn: without a certified optimum there is no gap, and the loss itself is shown; further metrics behind."""
+        metrics = [(key, key.replace("_", " ")) for key in metrics_of(self.runs)]
+        further = [Quantity(key, name, name, log=False) for key, name in metrics]
+        return [QUANTITIES["gap" if self.certified else "loss"], QUANTITIES["consensus"], *further]
 
     @cached_property
     def moved(self) -> bool:
@@ -198,21 +195,21 @@ class Run:
     @cached_property
     def drawn(self) -> list[Quantity]:
         """Those with anything to draw: the consensus error of one node, for one, is 0 throughout."""
-        return [quantity for quantity in self.quantities if self.moved and self.window(quantity.key)]
+        return [quantity for quantity in self.quantities if self.moved and self.window(quantity)]
 
     @cached_property
     def axes(self) -> list[Axis]:
         """Iterations, and what else grew with them (a single node, for one, sends nothing)."""
-        grew = {axis.key for axis in AXIS.values() if self.moved and any(getattr(r, axis.key) > 0 for r in self.records)}
+        grew = {axis.key for axis in AXIS.values() if self.moved and any(r.value(axis.key) > 0 for r in self.records)}
         return [axis for axis in AXIS.values() if axis.key in {"k", *grew}]
 
     @cached_property
     def gaps(self) -> list[float]:
-        return sorted({float(gap) for gap in self.json["gaps"]}, reverse=True)
+        return sorted(set(self.file.gaps), reverse=True)
 
     @cached_property
     def baseline(self) -> str | None:
-        return self.text("baseline") if self.text("baseline") in self.runs else None
+        return self.file.baseline if self.file.baseline in self.runs else None
 
     @cached_property
     def speedups(self) -> list[Speedup]:
@@ -221,52 +218,36 @@ class Run:
 
     @cached_property
     def topology(self) -> Topology | None:
-        about = self.part("topology")
-        n, edges = about.get("n"), about.get("edges")
-        if not isinstance(n, int) or not isinstance(edges, list):
-            return None
-        where = f"{self.folder / 'run.json'}: the topology"
-        if not all(isinstance(e, list) and len(e) == 2 and all(isinstance(i, int) and 0 <= i < n for i in e) for e in edges):
-            raise InvalidInput(f"{where} has edges that are not pairs of nodes 0 .. {n - 1}. The file was edited; run again.")
-        if len(edges) < n - 1:  # before so many nodes are made
-            raise InvalidInput(f"{where} has {n} nodes, which {len(edges)} edges cannot join. The file was edited; run again.")
-        graph = nx.Graph()
-        graph.add_nodes_from(range(n))
-        graph.add_edges_from(edges)
         try:
-            return Topology.from_graph(graph, str(about.get("name") or "graph"))
+            return self.file.topology.build()
         except InvalidInput as error:
-            raise InvalidInput(f"{where} is none. {shortened(error, 300)}") from error
+            raise InvalidInput(f"{self.folder / NAME}: {error}") from error
 
-    def curve(self, method: str, axis: str, quantity: str) -> Curve:
+    def at_end(self, method: str, column: str) -> float:
+        """Median over instances of what the last record of each says, if that is finite; NaN of nothing."""
+        last = (samples[-1].value(column) for samples in self.runs[method].values())
+        return quantile(filter(math.isfinite, last), 0.5)
+
+    def curve(self, method: str, axis: str, quantity: Quantity) -> Curve:
         """Computed once."""
-        key = (method, axis, quantity)
+        key = (method, axis, quantity.key)
         if key not in self._curves:
-            x, *quartiles = curves_of(self.runs, *key)
-            if QUANTITY[quantity].log:
+            x, *quartiles = curves(self.runs, *key)
+            if quantity.log:
                 quartiles = [np.where(part > 0, part, np.nan) for part in quartiles]
             self._curves[key] = Curve(np.where(x > 0, x, np.nan), *quartiles)
         return self._curves[key]
 
-    def window(self, quantity: str) -> tuple[float, float] | None:
+    def window(self, quantity: Quantity) -> tuple[float, float] | None:
         """Lowest and highest value worth showing: a diverging method leaves the picture instead of flattening all others."""
         medians = {method: self.curve(method, "k", quantity).median for method in self.methods}
         finite = {method: median[np.isfinite(median)] for method, median in medians.items()}
-        calm = [m for m, rows in self.runs.items() if not any(samples[-1].status == "DIVERGED" for samples in rows.values())]
+        calm = [m for m, rows in self.runs.items() if not any(samples[-1].status is Status.DIVERGED for samples in rows.values())]
         shown = [finite[m] for m in (calm or self.methods) if finite[m].size]
         if not shown:
             return None
         low, high = np.clip([np.concatenate(shown).min(), np.concatenate(shown).max()], -HIGHEST, HIGHEST).tolist()
-        if QUANTITY[quantity].log:
+        if quantity.log:
             return max(low, 1 / HIGHEST) / 2, max(high, 1 / HIGHEST) * 3
         margin = 0.05 * ((high - low) or abs(high) or 1.0)
         return low - margin, high + margin
-
-
-def as_dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def finite(value: Any) -> float | None:
-    number = as_float(value)
-    return number if number is not None and math.isfinite(number) else None

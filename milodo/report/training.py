@@ -8,12 +8,11 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 
+from milodo.bench.run_file import Provenance
 from milodo.errors import shortened
 from milodo.files import read_versioned_json
 from milodo.report.figures import INK, RC, new_figure, save_figure
-from milodo.report.run import as_dict
 from milodo.training.log import Row, read_rows
-from milodo.training.trainer import FORMAT
 
 LOSS, BEST = "#0072b2", "#d55e00"
 
@@ -22,7 +21,7 @@ def draw_training(folder: str | Path) -> Path:
     """training.png (and .svg) in the folder: the meta-loss of every batch above, the validation score below."""
     folder = Path(folder)
     rows = read_rows(folder / "training.csv")
-    config = as_dict(read_versioned_json(folder / "training.json", FORMAT).get("config"))
+    config = Provenance.model_validate(read_versioned_json(folder / "training.json")).config or {}
     name = shortened(config.get("name") or folder.name)
     with matplotlib.rc_context(RC):
         figure = new_figure(7.6, 5.8)

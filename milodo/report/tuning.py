@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from milodo import words as everywhere
+from milodo.bench.run_file import TrialFacts, TuningFacts
 from milodo.report import words
-from milodo.report.run import Run, as_dict, finite
+from milodo.report.run import Run
 
 HOW = {
     "tuned": "tuned here",
@@ -21,90 +23,76 @@ HOW = {
 def settings(run: Run) -> list[dict[str, Any]]:
     """The step sizes each method ran with, and where they come from."""
     rows = []
-    for method in run.methods:
-        about, tuning = run.about(method), run.part("tuning").get(method)
-        if not about:
-            continue
-        chosen = as_dict(tuning)
-        how = str(about.get("how") or "")
-        partly = how == "published" and bool(chosen)
-        rounds, weights = about.get("rounds_per_iteration"), about.get("weights", {}).get("name")
+    for method in (method for method in run.methods if method in run.file.methods):
+        about, tuning = run.about(method), run.file.tuning.get(method)
+        partly = about.how == "published" and tuning is not None
+        weights = about.weights.name if about.weights else ""
+        notes = [*_notes(tuning or TuningFacts()), *([f"needs {about.needs}"] if about.needs else [])]
         rows.append(
             {
                 "label": run.labels[method],
-                "parameters": [weights] if weights else words.parameters(about.get("parameters")),
-                "how": HOW.get(how, how or "–") + (", the rest tuned here" if partly else ""),
-                "search": _search(chosen, run.tuned_elsewhere),
-                "notes": "; ".join(filter(None, (_notes(chosen), _needs(about.get("needs"))))),
-                "rounds": words.value(rounds) if rounds is not None else "–",
-                "exact": {True: "the optimum", False: "near the optimum"}.get(about.get("exact"), "–"),  # type: ignore[arg-type]
+                "parameters": [weights] if weights else everywhere.settings(about.parameters or {}),
+                "how": HOW.get(about.how, about.how or "–") + (", the rest tuned here" if partly else ""),
+                "search": _search(tuning, run.tuned_elsewhere) if tuning else "",
+                "notes": "; ".join(notes),
+                "rounds": words.value(about.rounds_per_iteration),
+                "exact": {True: "the optimum", False: "near the optimum", None: "–"}[about.exact],
             }
         )
     return rows
 
 
-def _search(tuning: dict[str, Any], elsewhere: bool) -> str:
+def _search(tuning: TuningFacts, elsewhere: bool) -> str:
     """How step sizes were searched for, as far as run.json says."""
     said = []
-    if isinstance(tuning.get("instances"), int):
-        said.append(f"chosen on {tuning['instances']} {'other ' if elsewhere else ''}instances")
-    if isinstance(tuning.get("target"), int | float):
-        said.append(f"by the fewest {tuning.get('cost') or 'iterations'} to a gap of {words.number(tuning['target'])}")
-    if isinstance(tuning.get("iterations"), int):
-        said.append(f"within {tuning['iterations']:,} iterations")
+    if tuning.instances is not None:
+        said.append(f"chosen on {tuning.instances} {'other ' if elsewhere else ''}instances")
+    if tuning.target is not None:
+        said.append(f"by the fewest {tuning.cost} to a gap of {words.number(tuning.target)}")
+    if tuning.iterations is not None:
+        said.append(f"within {tuning.iterations:,} iterations")
     return " ".join(said)
 
 
-def _needs(needs: Any) -> str:
-    return f"needs {needs}" if isinstance(needs, str) and needs else ""
-
-
-def _notes(tuning: dict[str, Any]) -> str:
+def _notes(tuning: TuningFacts) -> list[str]:
     said = []
-    if isinstance(tuning.get("candidates"), int):
-        said.append(f"from {tuning['candidates']} candidates")
-    if tuning.get("reached") is False:
+    if tuning.candidates is not None:
+        said.append(f"from {tuning.candidates} candidates")
+    if tuning.reached is False:
         said.append("none reached the target, so the smallest gap decided")
-    if tuning.get("cached") is True:
+    if tuning.cached:
         said.append("taken from an earlier run")
-    return "; ".join(said)
+    return said
 
 
 def grids(run: Run) -> list[dict[str, Any]]:
     """The score of every candidate, best first."""
     grids = []
-    for method, tuning in run.part("tuning").items():
-        grid = tuning.get("grid") if isinstance(tuning, dict) else None
-        entries = [entry for entry in grid if isinstance(entry, dict)] if isinstance(grid, list) else []
-        if not entries:
+    for method, tuning in run.file.tuning.items():
+        if not tuning.grid:
             continue
-        names = list(dict.fromkeys(key for entry in entries for key in as_dict(entry.get("parameters"))))
-        scores = [s for entry in entries if (s := finite(entry.get("score"))) is not None and not entry.get("diverged")]
-        longest = max(scores, default=0) or 1
-        rows, best = [], next((entry for entry in entries if entry.get("parameters") == tuning.get("best")), None)
-        for entry in sorted(
-            entries, key=lambda e: (bool(e.get("diverged")), not e.get("reached"), finite(e.get("score")) or math.inf)
-        ):
-            score, gap = finite(entry.get("score")), finite(entry.get("gap"))
+        names = list(dict.fromkeys(name for trial in tuning.grid for name in trial.parameters))
+        longest = max((t.score for t in tuning.grid if t.score is not None and not t.diverged), default=0) or 1
+        best = next((trial for trial in tuning.grid if trial.parameters == tuning.best), None)
+        rows = []
+        for trial in sorted(tuning.grid, key=_order):
+            known = None if trial.diverged else trial.score
             rows.append(
                 {
-                    "values": [words.value(as_dict(entry.get("parameters")).get(name)) for name in names],
-                    "chosen": entry is best,  # a refinement may have tried it twice
-                    "outcome": "diverged" if entry.get("diverged") else "reached" if entry.get("reached") else "not reached",
-                    "score": words.number(score, 4) if score is not None else "–",
-                    "share": 0 if score is None or entry.get("diverged") else round(100 * max(score, 0) / longest, 1),
-                    "gap": words.number(gap, 2) if gap is not None else "–",
+                    "values": [words.value(trial.parameters.get(name)) for name in names],
+                    "chosen": trial is best,  # a refinement may have tried it twice
+                    "outcome": "diverged" if trial.diverged else "reached" if trial.reached else "not reached",
+                    "score": words.number(trial.score, 4) if trial.score is not None else "–",
+                    "share": 0 if known is None else round(100 * max(known, 0) / longest, 1),
+                    "gap": words.number(trial.gap, 2) if trial.gap is not None else "–",
                 }
             )
-        grids.append(
-            {
-                "label": run.labels.get(method, str(method)),
-                "names": names,
-                "rows": rows,
-                "cost": str(tuning.get("cost") or "score"),
-            }
-        )
+        grids.append({"label": run.labels.get(method, method), "names": names, "rows": rows, "cost": tuning.cost})
     return grids
+
+
+def _order(trial: TrialFacts) -> tuple[bool, bool, float]:
+    return trial.diverged, not trial.reached, math.inf if trial.score is None else trial.score
 
 
 def pairs(run: Run) -> list[dict[str, Any]]:
@@ -112,11 +100,11 @@ def pairs(run: Run) -> list[dict[str, Any]]:
     pairs = []
     for method in run.methods:
         base = run.base(method)
-        if base == method or (run.about(method).get("how"), run.about(base).get("how")) != ("published", "tuned"):
+        if base == method or (run.about(method).how, run.about(base).how) != ("published", "tuned"):
             continue
         rows = {m: [words.cost_cell(r) for r in run.speedups if r.method == m and r.axis == "k"] for m in (method, base)}
         for m, how in ((method, "published"), (base, "tuned")):
-            parameters = words.parameters(run.about(m).get("parameters"))
+            parameters = everywhere.settings(run.about(m).parameters or {})
             pairs.append(
                 {"label": run.labels[base], "how": how, "parameters": parameters, "cells": rows[m], "first": how == "published"}
             )

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from milodo import words
 from milodo.bench.speedup import Speedup
 from milodo.report.run import AXIS, Run
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -47,10 +47,7 @@ def amount(value: float, axis: str, *, unit: bool = True) -> str:
         return number(value)
     if not symbol:
         return f"{number(round(value), 4)} {AXIS[axis].name}" if unit else number(round(value), 4)
-    if value == 0:
-        return f"0 {symbol}"
-    size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s * 0.9995), _PREFIXES[-1])
-    return f"{number(value / size)} {prefix}{symbol}"
+    return words.amount(value, symbol)
 
 
 def times(ratio: float) -> str:
@@ -102,11 +99,6 @@ def ratio_cell(row: Speedup, baseline: str | None) -> Cell:
     if math.isfinite(row.ratio_most) and row.ratio_most > 0:
         return Cell(f"< {times(row.ratio_most)}", off=True)
     return Cell("–", off=True)
-
-
-def parameters(values: Any) -> list[str]:
-    """gamma = 0.05, lam = 1"""
-    return [f"{key} = {value(entry)}" for key, entry in values.items()] if isinstance(values, dict) else []
 
 
 def value(entry: Any) -> str:
@@ -165,7 +157,7 @@ def _where_it_ended(run: Run) -> str:
     quantity = run.quantities[0]
     ends = {}
     for method in run.methods:
-        median = run.curve(method, "k", quantity.key).median
+        median = run.curve(method, "k", quantity).median
         if len(median) and math.isfinite(median[-1]):
             ends[method] = float(median[-1])
     if not ends:

@@ -9,142 +9,104 @@ from typing import Any
 
 import torch
 
-from milodo.bench.benchmark import Benchmark, Progress
+from milodo.bench.place import Chunk, Found, Place
 from milodo.bench.recorder import Recorder, Stopwatch
 from milodo.bench.records import Record
 from milodo.config import Experiment, MethodTable
 from milodo.files import make_writable
 from milodo.learned.checkpoint import find_optimizer, read_card
-from milodo.network import DistributedNetwork, TreeObserver, degraded, place
+from milodo.network import DistributedNetwork, Network, Observer, TreeObserver, place
 from milodo.runtime.group import Group, flat, node_names
 from milodo.runtime.snapshots import Snapshots, forget_all
-from milodo.solve import Keeper, Status
+from milodo.solve import Keeper
+from milodo.status import Status
+from milodo.topology import Topology
 
 
-class RealBenchmark(Benchmark):
-    """A Benchmark in which this process is one of several.
+class Processes(Place):
+    """This process is one of several.
 
     Process 0 also does what is measuring and not method: it tunes, certifies the optimum and writes the records. For that it
-    builds all nodes' data for a while; when the race begins every process builds its own slice only.
+    builds all nodes' data for a while; everything else a process builds is its own slice.
     """
 
     runtime = "distributed"
+    experiment: Experiment
+    held: list[tuple[int, ...]]
+    """Nodes of every process."""
+    net: Network
+    observer: Observer
+    tree: TreeObserver
+    resume = False
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        folder: Path,
-        group: Group,
-        progress: Progress | None = None,
-        command: str | None = None,
-        *,
-        snapshot_every: int | None = None,
-    ) -> None:
-        super().__init__(experiment, folder, progress, command)
-        self.group, self.snapshot_every, self.resume = group, snapshot_every, False
-        self.held = place(self.net.topology.n, group.world)
+    def __init__(self, group: Group, folder: Path, *, snapshot_every: int | None = None) -> None:
+        self.group, self.folder, self.snapshot_every = group, folder, snapshot_every
+        self.processes, self.writes = group.world, group.rank == 0
 
-    def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
-        group, rank = self.group, self.group.rank
-        group.agree({"same": self._same()}, node_names(self.held))
-        resume, overwrite = resume or group.restarted, overwrite and not group.restarted
-        self.resume = resume
-        if rank == 0:
-            run = self.prepare(resume=resume, overwrite=overwrite)
-            run["processes"] = group.world
-            self._check_weights(run)
-            done = self._completed()
-            self.tune_all(run)
-            group.tell("plan", {"methods": run["methods"], "done": [[key, list(chunk)] for key, chunk in done]})
-        else:
-            run = group.hear("plan")
-            done = {(key, tuple(chunk)) for key, chunk in run["done"]}
-        if not resume:
+    def begin(self, experiment: Experiment, graph: Topology, *, resume: bool, overwrite: bool) -> tuple[bool, bool]:
+        self.experiment, self.held = experiment, place(graph.n, self.group.world)
+        self.group.agree({"same": self._same(graph)}, node_names(self.held))
+        self.resume = resume or self.group.restarted
+        return self.resume, overwrite and not self.group.restarted
+
+    def _same(self, graph: Topology) -> dict[str, str]:
+        """What must not differ between processes; graphs and weights by content, wherever their files lie."""
+        experiment = self.experiment.model_dump(mode="json", exclude={"network": {"topology"}})
+        weights = {m.key: read_card(find_optimizer(m.weights)).weights.sha256 for m in self.experiment.methods if m.weights}
+        every = self.snapshot_every
+        return flat({"graph": graph.fingerprint, "weights": weights, "snapshot-every": every, "experiment": experiment})
+
+    def shared(self, what: str, find: Callable[[], Found]) -> Found:
+        if self.writes:
+            self.group.tell(what, find())
+        return self.group.hear(what)
+
+    def network(self, dtype: torch.dtype) -> Network:
+        if not self.resume:
             self._forget_snapshots()
-        network = self.experiment.network
-        real = DistributedNetwork(
-            network.build(),
-            network.weights,
-            processes=self.held,
-            timeout=group.timeout,
-            dtype=self.dtype,
-            device=self.experiment.run.device,
-        )
-        self.observer = TreeObserver(real.peers, real.topology.n, real.device)
-        self.net = degraded(real, outage=network.outage, messages=network.messages, seed=self.experiment.seed)
-        self._race_all(run, done)
-        self.observer.barrier()
+        table, device = self.experiment.network, self.experiment.run.device
+
+        def connected(*args: Any, **options: Any) -> DistributedNetwork:
+            """Messages of the observer travel between the same neighbours, but neither get lost nor are shortened."""
+            real = DistributedNetwork(*args, processes=self.held, timeout=self.group.timeout, **options)
+            self.observer = self.tree = TreeObserver(real.peers, real.topology.n, real.device)
+            return real
+
+        self.net = table.network(seed=self.experiment.seed, make=connected, dtype=dtype, device=device)
+        return self.net
+
+    def meet(self, where: str) -> None:
+        self.group.meet(where)
+
+    def finish(self) -> None:
+        self.tree.barrier()
         self._forget_snapshots()
-        return self.folder
 
     def _forget_snapshots(self) -> None:
         """Also those of methods that were complete before this start, and of processes that there were in an earlier one."""
         rank, world = self.group.rank, self.group.world
         forget_all(self.folder / "snapshots", lambda other: other == rank or (rank == 0 and other >= world))
 
-    def _same(self) -> dict[str, str]:
-        """What must not differ between processes; graphs and weights by content, wherever their files lie."""
-        experiment = self.experiment.model_dump(mode="json", exclude={"network": {"topology"}})
-        weights = {m.key: read_card(find_optimizer(m.weights)).weights.sha256 for m in self.experiment.methods if m.weights}
-        return flat(
-            {
-                "graph": self.net.topology.fingerprint,
-                "weights": weights,
-                "snapshot-every": self.snapshot_every,
-                "experiment": experiment,
-            }
-        )
-
-    def _race_all(self, run: dict[str, Any], done: set[tuple[str, tuple[int, int]]]) -> None:
-        for number, chunk in enumerate(self._chunks()):
-            todo = [method for method in self.experiment.methods if (method.key, chunk) not in done]
-            if not todo:
-                continue
-            key = f"optimum/{number}"
-            if self.group.rank == 0:
-                known = self._known(run, chunk, self.family.sample(self._seeds(chunk), device=self.experiment.run.device))
-                self.group.tell(key, {"values": [repr(value) for value in known.tolist()]})
-            values = [float(value) for value in self.group.hear(key)["values"]]
-            judge, problem = self._instances(chunk, self.net.nodes)
-            self.group.meet(f"data/{number}")
-            for method in todo:
-                keep = self._keeping(method, chunk) if self.snapshot_every else None
-                self._race(
-                    run,
-                    method,
-                    chunk,
-                    judge,
-                    problem,
-                    torch.tensor(values, dtype=torch.float64),
-                    observer=self.observer,
-                    keep=keep,
-                    writes=self.group.rank == 0,
-                )
-
-    def _keeping(self, method: MethodTable, chunk: tuple[int, int]) -> Any:
+    def keeper(self, method: MethodTable, chunk: Chunk, recorder: Recorder, watch: Stopwatch) -> Keeper | None:
         """Snapshots of one method on one chunk, with the records and the seconds up to them."""
-        assert self.snapshot_every
+        if self.snapshot_every is None:
+            return None
         name = "".join(c if c.isalnum() else "-" for c in method.key).strip("-")
         run = f"{self.experiment.model_dump_json()} {method.key} {chunk} {self.held}"
-        folder = self.folder / "snapshots" / f"{name}-{chunk[0]}"
         make_writable(self.folder)
-        snapshots = Snapshots(folder, self.group.rank, self.net, self.snapshot_every, run)
+        folder, group = self.folder / "snapshots" / f"{name}-{chunk[0]}", self.group
+        snapshots = Snapshots(folder, group.rank, self.net, self.snapshot_every, run)
         if not self.resume:
             snapshots.forget()
-
-        def keep(recorder: Recorder, watch: Stopwatch) -> Keeper:
-            where = f"snapshots/{method.key}/{chunk[0]}"
-            self.group.tell(f"{where}/{self.group.rank}", {"available": snapshots.available()})
-            each = [self.group.hear(f"{where}/{rank}", rank)["available"] for rank in range(self.group.world)]
-            snapshots.choose(each)
-            snapshots.notes = lambda: {
-                "seconds": watch.seconds,
-                "rows": [[asdict(row) for row in rows] for rows in recorder.rows],
-                "sent_before": vars(recorder.sent_before),
-            }
-            return _Restoring(snapshots, recorder, watch, lambda: self.group.meet(f"{where}/restored"))
-
-        return keep
+        where = f"snapshots/{method.key}/{chunk[0]}"
+        group.tell(f"{where}/{group.rank}", {"available": snapshots.available()})
+        snapshots.choose([group.hear(f"{where}/{rank}", rank)["available"] for rank in range(group.world)])
+        snapshots.notes = lambda: {
+            "seconds": watch.seconds,
+            "rows": [[{**asdict(row), "status": row.status.name} for row in rows] for rows in recorder.rows],
+            "sent_before": vars(recorder.sent_before),
+        }
+        return _Restoring(snapshots, recorder, watch, lambda: self.meet(f"{where}/restored"))
 
 
 class _Restoring:
@@ -161,8 +123,8 @@ class _Restoring:
         if found is not None:
             notes = self.snapshots.found
             self.watch.seconds = float(notes["seconds"])
-            self.recorder.rows = [[Record(**row) for row in rows] for rows in notes["rows"]]
-            self.recorder.ended = [Status[rows[-1].status] for rows in self.recorder.rows]
+            self.recorder.rows = [[Record(**{**row, "status": Status[row["status"]]}) for row in rows] for rows in notes["rows"]]
+            self.recorder.ended = [rows[-1].status for rows in self.recorder.rows]
             for name, value in notes["sent_before"].items():
                 setattr(self.recorder.sent_before, name, int(value))
         self.meet()

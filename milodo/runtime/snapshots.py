@@ -19,6 +19,7 @@ from milodo.network import Network
 from milodo.tree import leaves, rebuilt
 
 FORMAT = 2
+"""Of a snapshot, since states are trees and links are drawn by the iteration."""
 
 
 class Snapshots:
@@ -31,7 +32,7 @@ class Snapshots:
     def __init__(self, folder: Path, rank: int, net: Network, every: int, run: str) -> None:
         """`run` names what is computed; a snapshot of anything else is refused."""
         self.folder, self.rank, self.net, self.every, self.run = folder, rank, net, every, run
-        self.kept = 2 + net.topology.diameter // every
+        self.kept = 2 + net.topology.reach // every
         self.chosen: int | None = None
         self.notes: Callable[[], dict[str, Any]] = dict
         """What else to keep, asked for at every snapshot."""

@@ -10,15 +10,13 @@ import torch
 
 from milodo.config import Experiment
 from milodo.errors import InvalidInput
-from milodo.files import read_versioned_json, write_json
+from milodo.files import FORMAT, read_versioned_json, write_json
 from milodo.problems import Family, Problem, instance_seeds, optimum
 from milodo.problems.base import stream
 from milodo.types import Point
 
 ORDER = 1 << 33
 """Stands in a stream's key for: the order of an epoch's instances."""
-FORMAT = 1
-"""Of the file of optima."""
 TOGETHER = 32
 """Instances whose optimum is certified at a time."""
 VALIDATED_SHAPES = 4
@@ -89,7 +87,7 @@ def _read_optima(file: Path) -> dict[int, float]:
     """By seed; nothing if there is no such file. What is not a number is not taken."""
     if not file.is_file():
         return {}
-    values = read_versioned_json(file, FORMAT).get("optima")
+    values = read_versioned_json(file).get("optima")
     pairs = values.items() if isinstance(values, dict) else []
     return {int(seed): value for seed, value in pairs if seed.isdecimal() and isinstance(value, float)}
 

@@ -12,10 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from milodo.errors import InvalidInput
-from milodo.files import atomic
+from milodo.files import FORMAT, atomic
 from milodo.learned import Learned
-
-FORMAT = 1
 
 
 @dataclass

@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from milodo.config import Experiment, StageTable
 from milodo.errors import InvalidInput
-from milodo.files import make_writable, read_versioned_json, write_json
+from milodo.files import FORMAT, read_versioned_json, write_json
+from milodo.folder import RunFolder
 from milodo.judge import GROWTH, Judge
 from milodo.learned.checkpoint import save_optimizer
 from milodo.metrics import consensus_error, mean_point
@@ -28,7 +29,6 @@ from milodo.training.problem_set import Batch, training_set, validation_set
 from milodo.training.saving import Position, adam_state, load_position, restore_adam, save_position
 from milodo.tree import detached
 
-FORMAT = 1
 BETAS = (0.9, 0.999)
 """Of Adam (Section 5)."""
 SAVE_EVERY = 30.0
@@ -111,36 +111,24 @@ class Trainer:
         return self.folder / f"{self.experiment.name}.safetensors"
 
     def _prepare(self, *, resume: bool, overwrite: bool) -> None:
-        if resume and overwrite:
-            raise InvalidInput("a training is either resumed or overwritten. Choose one of them.")
-        make_writable(self.folder)
+        if resume and not self.facts_file.exists():
+            raise InvalidInput(f"nothing to resume in {str(self.folder)!r}: no training was begun there. Begin one.")
+        leaves = ("resume.safetensors", "training.csv", "training.png", "training.svg", "optima.json", "tensorboard/events.*")
+        outputs = (self.path.name, self.path.with_suffix(".json").name)
+        folder = RunFolder(self.folder, "training", self.facts_file.name, leaves + outputs)
         config = self.experiment.model_dump(mode="json", include={"name", "seed", "problem", "network", "training"})
-        if self.facts_file.exists() and not overwrite:
-            if not resume:
-                said = f"{str(self.folder)!r} already holds a training. Resume it, overwrite it, or write to another folder."
-                raise InvalidInput(said, "resume", "overwrite", "out")
-            facts = read_versioned_json(self.facts_file, FORMAT)
-            if facts.get("config") != config or facts.get("topology") != self.net.topology.fingerprint:
-                raise InvalidInput(
-                    f"{str(self.folder)!r} was trained with another configuration or graph; going on would mix the two. "
-                    "Overwrite it, or write to another folder.",
-                    "overwrite", "out",
-                )  # fmt: skip
+        graph = self.net.topology.fingerprint
+        if folder.begin(resume=resume, overwrite=overwrite):
+            facts = read_versioned_json(self.facts_file)
+            begun = {"configuration": facts.get("config"), "graph": facts.get("topology")}
+            folder.check_same(begun, {"configuration": config, "graph": graph})
             self.position, moments, self.best = load_position(self.resume_file, self.optimizer)
             self.adam = self._new_adam()
             restore_adam(self.optimizer, self.adam, moments)
             return
-        if resume:
-            raise InvalidInput(f"nothing to resume in {str(self.folder)!r}: no training was begun there. Start one.")
-        old = [self.folder / name for name in ("training.csv", "training.png", "training.svg", "optima.json")]
-        outputs = [self.path, self.path.with_suffix(".json")]
-        for stale in (self.resume_file, *old, *outputs, *self.folder.glob("tensorboard/events.*")):
-            stale.unlink(missing_ok=True)
         self._save_position()
-        graph = self.net.topology.fingerprint
-        write_json(
-            self.facts_file, {"format": FORMAT, "config": config, "topology": graph, "command": self.command, **self.made_with}
-        )
+        asked = {"config": config, "topology": graph, "command": self.command}
+        write_json(self.facts_file, {"format": FORMAT, **asked, **self.made_with})
 
     def _certify(self) -> None:
         self.validation.certify(lambda done, detail: self.progress("certified optimum, validation instances", done, detail))

@@ -1,0 +1,170 @@
+"""What each method of an experiment runs with: learned, given, published, safe or tuned. Nothing is tuned twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+
+from milodo.algorithms import METHODS, Algorithm
+from milodo.algorithms.published import published
+from milodo.bench import cache
+from milodo.bench.place import Chunk
+from milodo.bench.run_file import MethodFacts, TuningFacts, WeightsFacts
+from milodo.bench.tuning import Parameters, Search, tune
+from milodo.config import Experiment, MethodTable
+from milodo.errors import InvalidInput
+from milodo.learned import Learned
+from milodo.learned.checkpoint import load_optimizer
+from milodo.network import Network
+from milodo.problems import Problem, Reference, instance_seeds, optimum
+from milodo.words import brief
+
+Progress = Callable[[str, float, str], None]
+"""Called with a task's name, the fraction of it that is done, and a word on where it is."""
+
+
+def chunks(experiment: Experiment) -> list[Chunk]:
+    """Instances that are held, and advance, together."""
+    run = experiment.run
+    size = run.batch or run.instances
+    return [(start, min(start + size, run.instances)) for start in range(0, run.instances, size)]
+
+
+def race_seeds(experiment: Experiment, chunk: Chunk) -> list[int]:
+    return instance_seeds("test", experiment.run.instances, experiment.seed)[slice(*chunk)]
+
+
+def certified(problem: Problem, what: str, progress: Progress) -> Reference | None:
+    """The optimum of every instance; None where the problem does not know what it takes to look for one."""
+    if not problem.knows_lipschitz:
+        return None
+    task = f"certified optimum, {what}"
+    progress(task, 0.0, "")
+    found = optimum(problem, progress=lambda worst: progress(task, 0.5, f"largest certificate {worst:.0e}"))
+    progress(task, 1.0, f"{found.kind} <= {float(found.certificate.max()):.0e}")
+    return found
+
+
+class Planner:
+    """Finds the parameters of an experiment's methods."""
+
+    def __init__(self, experiment: Experiment, net: Network, progress: Progress) -> None:
+        self.experiment, self.net, self.progress = experiment, net, progress
+        self.family, self.device = experiment.problem.build(), experiment.run.device
+
+    def plan(self, method: MethodTable) -> tuple[MethodFacts, TuningFacts | None]:
+        """What a method runs with and, if any of it was searched, how."""
+        parameters, tuning = ({}, None) if method.learned else self._parameters(method)
+        algorithm, weights = self.algorithm(method, parameters)
+        facts = MethodFacts(
+            label=algorithm.label + (f" ({method.remark})" if method.remark else ""),
+            parameters=parameters,
+            how="learned" if method.learned else method.use if METHODS[method.name].space else "nothing",
+            rounds_per_iteration=algorithm.rounds_on(self.net),
+            exact=algorithm.exact,
+            needs=algorithm.needs,
+            weights=weights,
+        )
+        return facts, tuning
+
+    def is_known(self, method: MethodTable, facts: MethodFacts) -> bool:
+        """Whether the facts say with which parameters a method runs, and they are such as it can run with."""
+        if facts.parameters is None or method.learned:
+            return facts.parameters is not None
+        try:
+            METHODS[method.name](**facts.parameters)
+        except (TypeError, InvalidInput):
+            return False
+        return True
+
+    def algorithm(self, method: MethodTable, parameters: Parameters) -> tuple[Algorithm, WeightsFacts | None]:
+        """The method, ready to run, and which weights it has if it is learned."""
+        if not method.learned:
+            return METHODS[method.name](**parameters), None  # type: ignore[arg-type]
+        assert method.weights is not None
+        optimizer, card = load_optimizer(method.weights)
+        if card.kind != method.name:
+            raise InvalidInput(f"{method.weights!r} holds weights of {card.kind!r}, not of {method.name!r}. Change the name.")
+        return optimizer.to(self.device), WeightsFacts(name=card.name, sha256=card.weights.sha256, trained_on=card.good_for)
+
+    def weights(self, method: MethodTable) -> WeightsFacts | None:
+        """Of a learned method, whose weights fit the graph."""
+        if not method.learned:
+            return None
+        algorithm, weights = self.algorithm(method, {})
+        assert isinstance(algorithm, Learned)
+        algorithm.check_network(self.net)
+        return weights
+
+    def _parameters(self, method: MethodTable) -> tuple[Parameters, TuningFacts | None]:
+        if method.use == "given":
+            return dict(method.parameters), None
+        if method.use == "safe":
+            return self._safe(METHODS[method.name]), None
+        fixed: Parameters = dict(published(method.name, self.family)) if method.use == "published" else {}
+        if set(fixed) >= set(METHODS[method.name].space):
+            return fixed, None
+        tuning = self._tuned(method, fixed)
+        return dict(tuning.best or {}), tuning
+
+    def _tuned(self, method: MethodTable, fixed: Parameters) -> TuningFacts:
+        cls, table = METHODS[method.name], self.experiment.tuning
+        key = {
+            "method": method.name,
+            "fixed": fixed,
+            "problem": self.family.name,
+            "seeds": self._tuning_seeds,
+            "topology": self.net.topology.fingerprint,
+            "weights": self.experiment.network.weights,
+            **self.experiment.network.model_dump(include={"outage", "messages"}, exclude_defaults=True),
+            "search": table.model_dump(mode="json"),
+            "space": {name: repr(kind) for name, kind in cls.space.items()},
+        }
+        asked = {**table.model_dump(mode="json"), "seeds": self._tuning_seeds, "fixed": fixed}
+        task = f"tune {cls.label}" + (f" ({method.remark})" if method.remark else "")
+        kept = TuningFacts.model_validate({**asked, **(cache.load(key) or {}), "cached": True})
+        if kept.best is not None:
+            self.progress(task, 1.0, "from the cache")
+            return kept
+        problem, best, net = self._tuning_instances
+        self.progress(task, 0.0, "")
+        found = tune(
+            cls,
+            problem,
+            net,
+            best,
+            Search(**table.model_dump(exclude={"instances"})),
+            fixed=fixed,
+            progress=lambda fraction, detail: self.progress(task, min(fraction, 0.99), detail),  # 1 is said with the result
+        ).to_json()
+        cache.store(key, found)
+        tuning = TuningFacts.model_validate({**asked, **found})
+        self.progress(task, 1.0, "every candidate diverged" if tuning.score is None else brief(tuning.best or {}))
+        return tuning
+
+    @property
+    def _tuning_seeds(self) -> list[int]:
+        return instance_seeds("tuning", self.experiment.tuning.instances, self.experiment.seed)
+
+    @cached_property
+    def _tuning_instances(self) -> tuple[Problem, torch.Tensor, Network]:
+        """With their optima, and in fp64 the network they are on; built only if somebody needs them."""
+        problem = self.family.sample(self._tuning_seeds, device=self.device)
+        found = certified(problem, "tuning instances", self.progress)
+        if found is None or not bool(found.certified.all()):
+            why = found.why if found else "the problem does not know its curvature"
+            raise InvalidInput(
+                f"no optimum could be certified for the tuning instances ({why}), so there is no gap to tune for. "
+                "Give the parameters with use = 'given', or change the problem."
+            )
+        net = self.experiment.network.network(seed=self.experiment.seed, dtype=torch.float64, device=self.device)
+        return problem, found.value, net
+
+    def _safe(self, method: type[Algorithm]) -> Parameters:
+        """Parameters the method derives itself, from the largest curvature of any node of the instances it will run on."""
+        every = (self.family.sample(race_seeds(self.experiment, c), device=self.device) for c in chunks(self.experiment))
+        L = torch.cat([problem.lipschitz() for problem in every])  # [instances, n]
+        chosen = method.safe(float(L.max()), self.net, float(L.mean(-1).max()))
+        return {name: getattr(chosen, name) for name in method.space}
