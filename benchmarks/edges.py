@@ -11,6 +11,9 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -22,7 +25,8 @@ from milodo.bench.records import read_records
 from milodo.cli.process import keep_freed_memory
 from milodo.config import Experiment
 from milodo.network import StackedNetwork
-from milodo.problems import Lasso
+from milodo.problems import Lasso, Problem
+from milodo.solve import iterate
 
 GRAPHS = ("ring(10)", "ring(30)", "ring(100)", "ring(300)", "ring(1000)", "star(1000)", "erdos_renyi(1000,0.01,seed=1)")
 LARGE, D, SAMPLES = 100_000, 10, 5
@@ -60,16 +64,24 @@ def mixing() -> None:
         compare(f"mix(x) at d = {d}", medians(tasks, repeats=60, inner=3), edges, "ring(10)", "ring(1000)")
 
 
+def run(method: ProxED, problem: Problem, net: StackedNetwork, count: int) -> None:
+    for _ in islice(iterate(method, problem, net), 1 + count):
+        pass
+
+
 @torch.no_grad()
 def steps() -> None:
     tasks, edges = {}, {}
     for n in (1000, LARGE):
         net, problem = StackedNetwork(f"ring({n})"), Lasso(n, D, SAMPLES, 0.1).sample([0])
         method = ProxED.safe(float(problem.lipschitz().max()), net)
-        state = method.init(problem.start(), problem, net)
-        edges[f"ring({n})"] = len(net.arcs)
-        tasks[f"ring({n})"] = lambda m=method, s=state, p=problem, net=net: m.step(s, p, net)
-    compare(f"a step of Prox-ED at d = {D}", medians(tasks, repeats=40), edges, "ring(1000)", f"ring({LARGE})")
+        edges[f"ring({n})"] = LARGE // n * len(net.arcs)
+        tasks[f"ring({n})"] = partial(run, method, problem, net, LARGE // n)
+    # So many steps of the small ring that both work on as many edges a turn. One thread's own time: whatever else runs on the
+    # machine interrupts a long step more than a short one.
+    torch.set_num_threads(1)
+    seconds = medians(tasks, repeats=40, clock=time.process_time)
+    compare(f"steps of Prox-ED at d = {D}", seconds, edges, "ring(1000)", f"ring({LARGE})")
 
 
 def compare(what: str, seconds: dict[str, float], edges: dict[str, int], small: str, large: str) -> None:
