@@ -35,21 +35,22 @@ class Bug:
 
 NET, PROBLEM, REG = "laws/test_network_laws.py", "laws/test_problem_laws.py", "laws/test_regularizer_laws.py"
 ALG, EQ, UNITS, REF = "laws/test_algorithm_laws.py", "test_equations.py", "laws/test_unit_laws.py", "laws/test_reference_laws.py"
+CHANNELS, ADVANCE = "laws/test_channel_laws.py", "test_advance.py"
 DEG, LEARNED, SITES, SPEED = "laws/test_degraded_laws.py", "laws/test_learned_laws.py", "test_sites.py", "test_speedup.py"
 SPECTRUM = "laws/test_spectrum_laws.py"
 BUGS = [
     # the network's calculus, and what is counted
-    Bug("network/base.py", "return (e + self.swap(e)) / 2", "return (e + self.swap(e)) / 3", NET),
+    Bug("network/base.py", "agreed = (said + heard) / 2", "agreed = (said + heard) / 3", NET),
     Bug("network/base.py", "return x - self.lap(x)", "return x + self.lap(x)", NET),
-    Bug("network/base.py", "return self.spread(x) - self.pull(x)", "return self.pull(x) - self.spread(x)", NET),
+    Bug("network/base.py", "return self.spread(said) - heard", "return heard - self.spread(said)", NET),
     Bug("network/base.py", "np.random.default_rng([seed, node])", "np.random.default_rng([seed, 0])", NET),
-    Bug("network/traffic.py", "self.bytes += edges * d * itemsize", "self.bytes += edges * d * 8", NET),
-    Bug("network/traffic.py", "self.messages += edges", "self.messages += 1", NET),
-    Bug("network/compressed.py", "floats=sent // (x.element_size() + 4)", "floats=sent // (x.element_size() + 2)", DEG),
-    Bug("network/compressed.py", "places.to(torch.int32).view(torch.uint8)", "places.to(torch.int16).view(torch.uint8)", DEG),
-    Bug("network/lossy.py", "return torch.where(self._up, agreed, torch.zeros_like(agreed))", "return agreed", DEG),
+    Bug("network/traffic.py", "self.bytes += messages * size", "self.bytes += messages * numbers * 8", NET),
+    Bug("network/traffic.py", "self.messages += messages", "self.messages += 1", NET),
+    Bug("network/channels.py", "return max(1, round(self.fraction * d))", "return max(1, int(self.fraction * d))", DEG),
+    Bug("network/channels.py", "places.to(torch.int32).view(torch.uint8)", "places.to(torch.int16).view(torch.uint8)", DEG),
+    Bug("network/base.py", "return agreed if up is None else torch.where(up, agreed, torch.zeros_like(agreed))", "return agreed", DEG),
     Bug("network/consensus.py", "x = x - net.lap(x) / value", "x = x - net.lap(x) / value / 2", SITES),
-    Bug("network/consensus.py", 'heard, "amax")', 'heard, "amin")', SITES),
+    Bug("network/base.py", 'e, "amax")', 'e, "amin")', CHANNELS),
     Bug("network/observer.py", "return self.total(x.sum(dim)) / self.n", "return self.total(x.sum(dim)) / (self.n + 1)", f"{UNITS} -k real"),
     # graphs and weights
     Bug("topology/weights.py", "[topology.ends].max(0)", "[topology.ends].min(0)", "laws/test_weight_laws.py"),
@@ -82,23 +83,32 @@ BUGS = [
     Bug("problems/reference.py", "coarse = torch.full_like(value, SMALLEST)", "coarse = torch.full_like(value, 0.0)", f"{UNITS} -k express"),
     Bug("problems/base.py", '"tuning": 1', '"tuning": 0', "laws/test_family_laws.py test_tuning.py test_benchmark.py"),
     # runs
-    Bug("solve.py", "_ratio(consensus_error(x, observer), size),", "_ratio(0 * consensus_error(x, observer), size),", "test_solve.py"),
-    Bug("solve.py", "size = torch.maximum(x_mean.norm(dim=-1), units.gradient / units.L)", "size = torch.ones_like(units.L)", UNITS),
-    Bug("solve.py", "return GROWTH * torch.where(unit > 0, unit, 1.0)", "return GROWTH * torch.where(unit > 1, unit, 1.0)", UNITS),
-    Bug("bench/recorder.py", "gap = loss[b] - float(self.optimum[b])", "gap = abs(loss[b] - float(self.optimum[b]))", "test_recorder.py"),
+    Bug("metrics.py", "_ratio(consensus_error(x, observer), size),", "_ratio(0 * consensus_error(x, observer), size),", "test_solve.py"),
+    Bug("metrics.py", "size = torch.maximum(x_mean.norm(dim=-1), units.gradient / units.L)", "size = torch.ones_like(units.L)", UNITS),
+    Bug("judge.py", "return self.growth * torch.where(unit > 0, unit, 1.0)", "return self.growth * torch.where(unit > 1, unit, 1.0)", UNITS),
+    Bug("bench/recorder.py", "gap=float(loss[b]) - float(self.optimum[b])", "gap=abs(float(loss[b]) - float(self.optimum[b]))", "test_recorder.py"),
     Bug("bench/recorder.py", "self.seconds += self._now() - self._from", "self.seconds = self._now() - self._from", "test_recorder.py"),
     Bug("bench/speedup.py", "return _divide(base.least, cost.most, otherwise=0.0)", "return _divide(base.least, cost.least, otherwise=0.0)", SPEED),
     Bug("bench/speedup.py", "(math.log(high) - math.log(gap)) / (math.log(high) - math.log(low))", "(high - gap) / (high - low)", SPEED),
     Bug("bench/tuning.py", "(MARGIN if name in steps else 1)", "1", "test_tuning.py"),
     Bug("runtime/snapshots.py", "return max(shared, default=None)", "return min(shared, default=None)", "laws/test_snapshot_laws.py test_runtime.py"),
     # learning
-    Bug("learned/optimizer.py", "p1 = net.both(self.activations.s(self.slots.by_edge(o_s)))", "p1 = self.activations.s(self.slots.by_edge(o_s))", LEARNED),
-    Bug("learned/optimizer.py", "fresh = k < WARM_UP or k % self.every == 0", "fresh = k % self.every == 0", LEARNED),
+    Bug("learned/per_node.py", "p1 = net.both(self.activations.s(slots.by_edge(o_s)))", "p1 = self.activations.s(slots.by_edge(o_s))", LEARNED),
+    Bug("algorithms/rule.py", "return memory.k < WARM_UP or memory.k % self.period == 0", "return memory.k % self.period == 0", LEARNED),
     Bug("learned/activations.py", "self.low + (self.high - self.low) * o.sigmoid()", "self.low + self.high * o.sigmoid()", LEARNED),
     Bug("learned/checkpoint.py", "if hashlib.sha256(content).hexdigest() != card.weights.sha256:", "if False:", "test_checkpoint.py"),
     Bug("training/trainer.py", "clip_grad_norm_(self.optimizer.parameters(), self.table.clip)", "clip_grad_norm_(self.optimizer.parameters(), math.inf)", "test_training.py -k clip"),
     Bug("training/trainer.py", "        self.adam.zero_grad()", "        pass", "test_training.py -k segments"),
     Bug("training/loss.py", "value if spread is None else value + self.consensus * spread", "value", "test_training.py"),
+    # one way to advance, one way to send
+    Bug("solve.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem, net.at_step(k))", ADVANCE),
+    Bug("solve.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem.at_step(k), net)", f"{ADVANCE} laws/test_snapshot_laws.py"),
+    Bug("network/channels.py", "default_rng([self.seed, k, round])", "default_rng([self.seed, round])", CHANNELS),
+    Bug("network/base.py", "said = x if form is None else form.understood(x)", "said = x", CHANNELS),
+    Bug("judge.py", "late = self.seconds is not None and seconds >= self.seconds", "late = False", ADVANCE),
+    Bug("algorithms/rule.py", "e = state.x if beta is None else state.x + beta * (state.x - state.last)", "e = state.x", "laws/test_rule_laws.py"),
+    Bug("learned/per_node.py", "if graph == self.topology:", "if graph.n == self.topology.n:", "test_learned_kinds.py"),
+    Bug("tree.py", "return tree_map(lambda part: part.index_select(0, rows), tree)", "return tree", "test_tree.py test_tuning.py"),
 ]  # fmt: skip
 
 
