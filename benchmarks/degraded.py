@@ -11,10 +11,10 @@ from _learned import disturbed
 from milodo.algorithms import Algorithm, ProxED
 from milodo.cli.process import keep_freed_memory
 from milodo.learned import MiLoDo
+from milodo.loop import iterate
 from milodo.metrics import consensus_error, mean_point
 from milodo.network import StackedNetwork, StackedObserver, degraded
 from milodo.problems import Lasso, instance_seeds, optimum
-from milodo.solve import iterate
 
 GRAPH, GAMMA, ITERATIONS, TARGET = "ring(10)", 0.15, 4000, 1e-10
 KINDS = (

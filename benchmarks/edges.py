@@ -24,9 +24,9 @@ from milodo.bench.benchmark import Benchmark
 from milodo.bench.records import read_records
 from milodo.cli.process import keep_freed_memory
 from milodo.config import Experiment
+from milodo.loop import iterate
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso, Problem
-from milodo.solve import iterate
 
 GRAPHS = ("ring(10)", "ring(30)", "ring(100)", "ring(300)", "ring(1000)", "star(1000)", "erdos_renyi(1000,0.01,seed=1)")
 LARGE, D, SAMPLES = 100_000, 10, 5

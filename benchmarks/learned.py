@@ -19,10 +19,10 @@ from _measure import verdict
 from milodo.cli.process import keep_freed_memory
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer, shipped
+from milodo.loop import iterate
 from milodo.metrics import consensus_error, judged_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Family, Lasso, Logistic, instance_seeds, optimum
-from milodo.solve import iterate
 
 OBSERVER = StackedObserver()
 LONG = (10, 100, 1_000, 10_000, 30_000, 100_000)

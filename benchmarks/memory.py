@@ -12,9 +12,9 @@ import torch
 from _measure import verdict
 
 from milodo.algorithms import ProxED
+from milodo.loop import Stop, solve
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
-from milodo.solve import Stop, solve
 
 
 def peak() -> int:

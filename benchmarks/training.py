@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from milodo.cli.process import keep_freed_memory
 from milodo.learned import Bank, MiLoDo
+from milodo.loop import iterate
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, Lasso
 from milodo.problems.linear import LinearModel
-from milodo.solve import iterate
 from milodo.training.loss import MetaLoss
 
 BATCH, NODES, D, N, K_T, LAM = 32, 10, 300, 10, 20, 0.1

@@ -4,9 +4,7 @@ Data sit at n sites joined by a network; a site talks only to its neighbours; to
 min_x (1/n) Σ f_i(x) + r(x), with f_i private to site i and r shared.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from milodo.version import __version__ as __version__
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from milodo.errors import InvalidInput
     from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo
     from milodo.learned.checkpoint import load_optimizer, save_optimizer
+    from milodo.loop import Result, Stop, iterate, solve
     from milodo.network import (
         Cast,
         DistributedNetwork,
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
         instance_seeds,
         optimum,
     )
-    from milodo.solve import Result, Status, Stop, iterate, solve
+    from milodo.status import Status
     from milodo.topology import Topology
 
 __all__ = [
@@ -72,19 +71,10 @@ __all__ = [
     "instance_seeds", "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
 
-ROOMS = ("errors", "status", "topology", "network", "problems", "algorithms", "learned", "learned.checkpoint", "solve")
+ROOMS = ("errors", "status", "topology", "network", "problems", "algorithms", "learned", "learned.checkpoint", "loop")
 """Where these names live, the lightest first: each room is imported when the first of its names is asked for."""
 
 if not TYPE_CHECKING:
-
-    class Package(ModuleType):
-        """milodo.solve stays the function, also when somebody imports the module of that name."""
-
-        def __setattr__(self, name: str, value: object) -> None:
-            if name not in __all__ or not isinstance(value, ModuleType):
-                super().__setattr__(name, value)
-
-    sys.modules[__name__].__class__ = Package
 
     def __getattr__(name: str) -> object:
         for room in ROOMS if name in __all__ else ():

@@ -13,9 +13,9 @@ from milodo.bench.recorder import Limits, Recorder, record
 from milodo.bench.tuning import Search, tune
 from milodo.errors import InvalidInput
 from milodo.judge import GROWTH, Judge
+from milodo.loop import Stop, advance, iterate, solve
 from milodo.network import Outage, StackedNetwork, StackedObserver, degraded
 from milodo.problems import CustomProblem, Lasso, LeastSquares, Zero, optimum
-from milodo.solve import Stop, advance, iterate, solve
 from milodo.status import Status
 
 OBSERVER = StackedObserver()

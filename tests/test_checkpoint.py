@@ -14,9 +14,9 @@ from milodo.cli.main import app
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, PLAIN, BaseRules, LPGExtra, MiLoDo
 from milodo.learned.checkpoint import LICENCE, find_optimizer, load_optimizer, read_card, save_optimizer, shipped
+from milodo.loop import iterate, solve
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
-from milodo.solve import iterate, solve
 from milodo.topology import topology
 
 MADE = {

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from milodo.algorithms import DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED, fastmix
+from milodo.loop import iterate
 from milodo.network import StackedNetwork
 from milodo.problems import L1, Lasso, LeastSquares, Zero
-from milodo.solve import iterate
 from milodo.topology import dense, weights
 
 N, D, LAM = 6, 5, 0.1

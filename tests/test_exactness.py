@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from milodo.algorithms import METHODS, Algorithm, ProxED
+from milodo.loop import iterate
 from milodo.metrics import consensus_error, mean_point
 from milodo.network import Network, StackedNetwork, StackedObserver
 from milodo.network.stacked import CommonMixingNetwork
 from milodo.problems import Lasso, Problem, Reference, optimum
-from milodo.solve import iterate
 from milodo.topology import topology
 
 OBSERVER = StackedObserver()

@@ -9,10 +9,10 @@ import torch
 
 from milodo.algorithms import DAPG, ProxED
 from milodo.bench.tuning import Search, tune
+from milodo.loop import iterate
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Lasso, instance_seeds, optimum
-from milodo.solve import iterate
 
 FAMILY = Lasso(10, 300, 10, 0.1)
 OBSERVER = StackedObserver()

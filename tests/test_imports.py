@@ -30,7 +30,7 @@ LEVELS = (
     {"judge"},
     {"algorithms"},
     {"learned"},
-    {"solve"},
+    {"loop"},
     {"config"},
     {"training", "bench", "fit"},
     {"report"},
@@ -46,7 +46,7 @@ LONGEST = 400
 
 
 def room(name: str) -> str:
-    """problems/base.py -> problems, solve.py -> solve."""
+    """problems/base.py -> problems, loop.py -> loop."""
     return Path(name).parts[0].removesuffix(".py")
 
 
@@ -118,10 +118,10 @@ assert set(milodo.__all__) <= set(dir(milodo))
 assert milodo.topology.topology("ring(3)") == milodo.Topology.from_edges([(0, 1), (1, 2), (2, 0)])
 assert issubclass(milodo.InvalidInput, ValueError) and milodo.__version__
 assert "torch" not in sys.modules
-import milodo.solve  # as a method of one's own may do
+import milodo.loop  # as a method of one's own may do
 import milodo.bench.recorder
 from milodo import Lasso, solve
-assert solve is milodo.solve and solve is sys.modules["milodo.solve"].solve
+assert solve is milodo.solve is milodo.loop.solve
 """
 
 
@@ -184,7 +184,7 @@ def test_one_line_in_the_package_calls_step():
         if isinstance(node.func, ast.Attribute) and node.func.attr == "step" and len(node.args) + len(node.keywords) >= 3
     ]
     passed_on = [f"{name}:{node.lineno}" for name, node in calls for word in node.args if ast.unparse(word).endswith(".step")]
-    assert len(found) == 1 and found[0].startswith("solve.py:") and not passed_on, found + passed_on
+    assert len(found) == 1 and found[0].startswith("loop.py:") and not passed_on, found + passed_on
 
 
 @pytest.mark.parametrize("name", NAMES)

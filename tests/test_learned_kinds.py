@@ -17,9 +17,9 @@ from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo
 from milodo.learned.base import Recipe, Settings
 from milodo.learned.checkpoint import load_optimizer, save_optimizer
+from milodo.loop import Stop, solve
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
-from milodo.solve import Stop, solve
 from milodo.topology import EXAMPLES, topology
 from milodo.training import Trainer
 from milodo.types import NodeTensor

@@ -21,7 +21,7 @@ from milodo.algorithms import ProxED
 from milodo.network import DistributedNetwork, StackedNetwork
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
-from milodo.solve import iterate
+from milodo.loop import iterate
 
 torch.set_num_threads(1)
 family = Lasso(4, 9, 8, 0.1)

@@ -15,10 +15,10 @@ from milodo.bench.records import Record, append_records, read_records, write_rec
 from milodo.bench.run_file import RunFile
 from milodo.errors import InvalidInput
 from milodo.files import read_versioned_json, write_json
+from milodo.loop import iterate
 from milodo.metrics import consensus_error, mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Lasso, optimum
-from milodo.solve import iterate
 from milodo.status import Status
 
 FAMILY = Lasso(5, 8, 20, 0.1)

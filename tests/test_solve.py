@@ -9,10 +9,10 @@ import torch
 
 from milodo.algorithms import METHODS, ProxED
 from milodo.errors import InvalidInput
+from milodo.loop import Result, Stop, check, iterate, solve
 from milodo.metrics import consensus_error, judged_point, mean_point, residual
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Box, CustomProblem, Lasso, LeastSquares, NonNegative, Problem, Zero, optimum
-from milodo.solve import Result, Stop, check, iterate, solve
 from milodo.status import Status
 from milodo.tree import leaves
 

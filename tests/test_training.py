@@ -19,11 +19,11 @@ from milodo.config import load_experiment
 from milodo.errors import InvalidInput
 from milodo.learned import LPGExtra
 from milodo.learned.checkpoint import load_optimizer, read_card
+from milodo.loop import Stop, iterate, solve
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Lasso
 from milodo.report.training import draw_training
-from milodo.solve import Stop, iterate, solve
 from milodo.training import Trainer, TrainingFailed, TrainingInterrupted
 from milodo.training.log import read_rows
 from milodo.training.loss import MetaLoss, falling

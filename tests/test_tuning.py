@@ -10,10 +10,10 @@ import torch
 from milodo.algorithms import DAPG, METHODS, Choice, ProxDGD, ProxED, StepSize
 from milodo.bench import cache
 from milodo.bench.tuning import Search, tune
+from milodo.loop import iterate
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import Lasso, instance_seeds, optimum
-from milodo.solve import iterate
 
 OBSERVER = StackedObserver()
 NET = StackedNetwork("ring(5)")

@@ -17,11 +17,11 @@ from milodo.bench.run_file import NAME, GraphFacts, MethodFacts, Provenance, Ref
 from milodo.config import Experiment, MethodTable
 from milodo.errors import InvalidInput
 from milodo.folder import RunFolder
+from milodo.loop import check
 from milodo.memory import need_memory
 from milodo.network import Network
 from milodo.problems import Problem, Reference
 from milodo.provenance import provenance
-from milodo.solve import check
 from milodo.status import Status
 
 UNFINISHED = {Status.RUNNING, Status.INTERRUPTED}

@@ -9,8 +9,8 @@ import torch
 
 from milodo.bench.recorder import Recorder, Stopwatch
 from milodo.config import Experiment, MethodTable
+from milodo.loop import Keeper
 from milodo.network import Network, Observer, StackedObserver
-from milodo.solve import Keeper
 from milodo.topology import Topology
 
 Chunk = tuple[int, int]

@@ -12,10 +12,10 @@ import torch
 from milodo.algorithms import Algorithm
 from milodo.bench.records import Record
 from milodo.judge import Judge
+from milodo.loop import Keeper, iterate
 from milodo.metrics import consensus_error
 from milodo.network import Network, Observer, StackedObserver
 from milodo.problems import Problem
-from milodo.solve import Keeper, iterate
 from milodo.status import Status
 from milodo.types import NodeTensor
 

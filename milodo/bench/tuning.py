@@ -18,9 +18,9 @@ import torch
 from milodo.algorithms import Algorithm, Choice, Continuous
 from milodo.bench.recorder import sample_times
 from milodo.judge import Judge
+from milodo.loop import advance, iterate
 from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
-from milodo.solve import advance, iterate
 from milodo.tree import selected
 
 Parameters = dict[str, float | int]

@@ -18,11 +18,11 @@ from milodo.fit.newton import Newton
 from milodo.fit.pooled import Scaling, penalty, pooled_problem, scaling, total_of
 from milodo.fit.task import Fit, Task
 from milodo.learned.checkpoint import load_optimizer
+from milodo.loop import Keeper, Stop, solve
 from milodo.metrics import Units, mean_point, off_by
 from milodo.network import Network, Observer
 from milodo.network.consensus import average, maximum
 from milodo.problems.linear import LinearModel
-from milodo.solve import Keeper, Stop, solve
 from milodo.status import Status
 from milodo.types import NodeTensor, Point
 from milodo.words import amount, brief

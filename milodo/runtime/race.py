@@ -15,10 +15,10 @@ from milodo.bench.records import Record
 from milodo.config import Experiment, MethodTable
 from milodo.files import make_writable
 from milodo.learned.checkpoint import find_optimizer, read_card
+from milodo.loop import Keeper
 from milodo.network import DistributedNetwork, Network, Observer, TreeObserver, place
 from milodo.runtime.group import Group, flat, node_names
 from milodo.runtime.snapshots import Snapshots, forget_all
-from milodo.solve import Keeper
 from milodo.status import Status
 from milodo.topology import Topology
 

@@ -18,11 +18,11 @@ from milodo.files import FORMAT, read_versioned_json, write_json
 from milodo.folder import RunFolder
 from milodo.judge import GROWTH, Judge
 from milodo.learned.checkpoint import save_optimizer
+from milodo.loop import advance, iterate
 from milodo.metrics import consensus_error, mean_point
 from milodo.network import StackedObserver
 from milodo.problems import Problem
 from milodo.provenance import provenance
-from milodo.solve import advance, iterate
 from milodo.training.log import Log, Row
 from milodo.training.loss import MetaLoss, falling
 from milodo.training.problem_set import Batch, training_set, validation_set

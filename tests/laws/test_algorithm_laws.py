@@ -10,10 +10,10 @@ import torch
 from torch.autograd import gradcheck
 
 from milodo.algorithms import METHODS, Algorithm, Fraction, StepSize
+from milodo.loop import iterate
 from milodo.metrics import consensus_error
 from milodo.network import Network, StackedNetwork, StackedObserver
 from milodo.problems import Lasso, Problem, optimum
-from milodo.solve import iterate
 from milodo.topology import Topology
 
 ROUNDING = 1e-12

@@ -11,10 +11,10 @@ import torch
 from milodo.algorithms import ProxED
 from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo
+from milodo.loop import iterate
 from milodo.metrics import consensus_error, mean_point
 from milodo.network import Outage, StackedNetwork, StackedObserver, degraded, message_format
 from milodo.problems import Lasso, optimum
-from milodo.solve import iterate
 from milodo.topology import EXAMPLES, topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

@@ -14,9 +14,9 @@ from milodo.algorithms import ProxED
 from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo
+from milodo.loop import iterate
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso, LeastSquares, Zero, optimum
-from milodo.solve import iterate
 from milodo.topology import EXAMPLES, topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

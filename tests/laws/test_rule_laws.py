@@ -9,9 +9,9 @@ import torch
 
 from milodo.algorithms import LEPDO, ProxED
 from milodo.learned import MiLoDo, special_initialisation
+from milodo.loop import Stop, iterate, solve
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso, optimum
-from milodo.solve import Stop, iterate, solve
 from milodo.topology import EXAMPLES, topology
 
 ROUNDING = 1e-11

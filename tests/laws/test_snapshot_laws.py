@@ -9,10 +9,10 @@ from trajectories import D, methods
 from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED
+from milodo.loop import Stop, iterate, solve
 from milodo.network import StackedNetwork, degraded
 from milodo.problems import Lasso
 from milodo.runtime.snapshots import Snapshots, common, latest
-from milodo.solve import Stop, iterate, solve
 
 GRAPH = "ring(4)"
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from milodo.algorithms import PGExtra, ProxATC, ProxED
 from milodo.algorithms.fastmix import enough_rounds
 from milodo.errors import InvalidInput
+from milodo.loop import Stop, solve
 from milodo.network import StackedNetwork
 from milodo.network.averaging import Polynomial
 from milodo.network.consensus import average, exact_steps, maximum
 from milodo.problems import Lasso
-from milodo.solve import Stop, solve
 from milodo.topology import WEIGHTS, Mixing, Topology, topology, weights
 from milodo.topology.spectrum import FILL, NEAR, extremes
 

@@ -9,11 +9,11 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from milodo.algorithms import METHODS, ProxATC
 from milodo.errors import InvalidInput
+from milodo.loop import Stop, solve
 from milodo.metrics import Units, off_by
 from milodo.network import Outage, StackedNetwork, StackedObserver, degraded
 from milodo.network.averaging import Polynomial
 from milodo.problems import Lasso, LeastSquares, Logistic
-from milodo.solve import Stop, solve
 from milodo.status import Status
 from milodo.topology import EXAMPLES, Topology, dense, topology, weights
 from milodo.topology.tree import spanning_tree

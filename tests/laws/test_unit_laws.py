@@ -17,6 +17,7 @@ from unit_cases import SMALL, certified_and_wrong, rescaled, runs
 from milodo.algorithms import METHODS
 from milodo.bench.recorder import Limits, Recorder, record
 from milodo.fit import Site, Task, fit_here
+from milodo.loop import Stop, solve
 from milodo.metrics import judged_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import (
@@ -35,7 +36,6 @@ from milodo.problems import (
 )
 from milodo.problems.certify import BOUNDS, Certifier
 from milodo.problems.regularizers import Rescaled, Sparing
-from milodo.solve import Stop, solve
 from milodo.status import Status
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

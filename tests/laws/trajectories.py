@@ -14,10 +14,10 @@ import torch
 
 from milodo.algorithms import METHODS
 from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo
+from milodo.loop import Stop, iterate, solve
 from milodo.network import DistributedNetwork, StackedNetwork, TreeObserver, degraded
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
-from milodo.solve import Stop, iterate, solve
 from milodo.topology import topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 
 from milodo.algorithms import METHODS
+from milodo.loop import Stop, solve
 from milodo.metrics import mean_point
 from milodo.network import DistributedNetwork, TreeObserver
 from milodo.problems import L1, Box, ElasticNet, Lasso, LeastSquares, LinearModel, NonNegative, Regularizer, Zero, optimum
 from milodo.runtime.group import joined
-from milodo.solve import Stop, solve
 
 SMALL = {"prox-ed": {"gamma": 0.5}, "pg-extra": {"gamma": 0.5}, "dapg": {"eta": 0.5, "alpha": 0.3, "K": 2}}
 """Steps in units of 1/L."""

@@ -101,8 +101,8 @@ BUGS = [
     Bug("training/trainer.py", "        self.adam.zero_grad()", "        pass", "test_training.py -k segments"),
     Bug("training/loss.py", "value if spread is None else value + self.consensus * spread", "value", "test_training.py"),
     # one way to advance, one way to send
-    Bug("solve.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem, net.at_step(k))", ADVANCE),
-    Bug("solve.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem.at_step(k), net)", f"{ADVANCE} laws/test_snapshot_laws.py"),
+    Bug("loop.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem, net.at_step(k))", ADVANCE),
+    Bug("loop.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem.at_step(k), net)", f"{ADVANCE} laws/test_snapshot_laws.py"),
     Bug("network/channels.py", "default_rng([self.seed, k, round])", "default_rng([self.seed, round])", CHANNELS),
     Bug("network/base.py", "said = x if form is None else form.understood(x)", "said = x", CHANNELS),
     Bug("judge.py", "late = self.seconds is not None and seconds >= self.seconds", "late = False", ADVANCE),
