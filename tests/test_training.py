@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from real import LIMIT, Process, environment, until
 from safetensors.torch import load_file
 
 from milodo.algorithms import PGExtra
@@ -70,25 +69,14 @@ def experiment(folder: Path, training: str = "", *, epochs: int = 3, stages: str
     return path, load_experiment(path)
 
 
-def milodo(*words: object, cwd: Path) -> subprocess.Popen[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MILODO_CACHE": str(cwd / "cache")}
-    command = [sys.executable, "-m", "milodo", *map(str, words)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=cwd, env=env, text=True, stdout=pipe, stderr=pipe, preexec_fn=hear_ctrl_c)
+def milodo(*words: object, cwd: Path) -> Process:
+    return Process(["-m", "milodo", *map(str, words)], environment(MILODO_CACHE=str(cwd / "cache")), cwd)
 
 
-def hear_ctrl_c() -> None:
-    """A shell's background jobs ignore Ctrl-C, and what they start inherits that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def until_rows(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Waits until training.csv has so many lines."""
-    file, deadline = folder / "training.csv", time.monotonic() + 120
-    while not file.exists() or len(file.read_text().splitlines()) < count:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def rows(folder: Path) -> int:
+    """Lines of training.csv."""
+    file = folder / "training.csv"
+    return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
@@ -96,17 +84,17 @@ def test_a_training_that_was_stopped_ends_bit_for_bit_where_an_undisturbed_one_d
     path, _ = experiment(tmp_path, 'loss = "log-gap"', epochs=60)
     whole = milodo("train", path, "--out", "whole", cwd=tmp_path)
     cut = milodo("train", path, "--out", "cut", cwd=tmp_path)
-    until_rows(tmp_path / "cut", 60, cut)
+    until(lambda: rows(tmp_path / "cut") >= 60, cut)
     cut.send_signal(blow)
-    _, complaint = cut.communicate(timeout=60)
+    _, complaint = cut.communicate()
     if blow == signal.SIGINT:
         assert cut.returncode == 130 and "--resume" in complaint
     assert not (tmp_path / "cut" / "training.png").exists()
     again = milodo("train", path, "--out", "cut", "--resume", cwd=tmp_path)
-    said, complaint = again.communicate(timeout=200)
+    said, complaint = again.communicate()
     assert again.returncode == 0, complaint
     assert "from the last start" in said
-    assert whole.wait(timeout=200) == 0
+    assert whole.wait() == 0
     ours, theirs = (load_file(tmp_path / folder / "resume.safetensors") for folder in ("whole", "cut"))
     assert set(ours) == set(theirs) and any(name.startswith("adam.") for name in ours) is False  # a new stage has a new Adam
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -297,7 +285,7 @@ def test_memory_does_not_grow_over_segments(tmp_path):
         text = TINY.replace("d = 12", "d = 600").replace("validation_iterations = 40", "validation_iterations = 1")
         path, _ = experiment(folder, stages=stages, text=text)
         command = [sys.executable, "-c", MEMORY, path, folder / "run"]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True)
         peaks.append(int(run.stdout) / 1024)
     kept = (
         3 * 16 * 4 * 600 * 185 * 4 / 2**20
