@@ -60,8 +60,8 @@ def experiment(folder, iterations=120, network="", first="", more="", name="smal
 
 
 def cold(*arguments):
-    """`python -m ARGUMENTS` by an interpreter of its own, as are the processes it starts."""
-    command = [sys.executable, "-m", *map(str, arguments)]
+    """`milodo ARGUMENTS` by an interpreter of its own, as are the processes it starts."""
+    command = [sys.executable, "-m", "milodo", *map(str, arguments)]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return finish([process])[0]
 
@@ -94,7 +94,7 @@ def same(real, simulated):
 def test_records_of_real_processes_are_those_of_the_simulation(tmp_path, processes, network):
     path = experiment(tmp_path, network=network, more=DAPG)
     words = ("run", path, "--out", tmp_path / "real", "--processes", processes)
-    ran = milodo(*words) if processes == 4 else cold("milodo", *words)
+    ran = milodo(*words) if processes == 4 else cold(*words)
     assert ran.code == 0, ran.err
     Benchmark(load_experiment(path), tmp_path / "simulated").run()
     same(read_records(tmp_path / "real" / "records.csv"), read_records(tmp_path / "simulated" / "records.csv"))
@@ -111,8 +111,9 @@ def test_records_of_real_processes_are_those_of_the_simulation(tmp_path, process
 
 def test_torchrun_starts_the_same(tmp_path):
     path = experiment(tmp_path)
-    start = ["torch.distributed.run", "--nproc-per-node", "3", "--master-port", free_port()]
-    ran = cold(*start, "-m", "milodo", "run", path, "--out", tmp_path / "real")
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", str(free_port())]
+    words += ["-m", "milodo", "run", str(path), "--out", str(tmp_path / "real")]
+    (ran,) = finish([Process(words, environment())])
     assert ran.code == 0, ran.err
     Benchmark(load_experiment(path), tmp_path / "simulated").run()
     same(read_records(tmp_path / "real" / "records.csv"), read_records(tmp_path / "simulated" / "records.csv"))
