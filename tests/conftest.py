@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+from matplotlib.figure import Figure
 
 from milodo.algorithms import METHODS, Algorithm
 from milodo.problems import FAMILIES, L1, REGULARIZERS, Box, CustomProblem, ElasticNet, NonNegative, Problem, Regularizer, Zero
@@ -100,3 +102,18 @@ def problem(kind: str) -> Problem:
 def example(request: pytest.FixtureRequest) -> str:
     """One graph of every registered family."""
     return request.param
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are empty files, as drawing those of one run takes three seconds."""
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: Path(path).touch())
+
+
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every figure only the .png is drawn: the other formats show the same."""
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, path, **how: save(self, path, **how) if str(path).endswith("png") else Path(path).touch()
+    )

@@ -116,7 +116,7 @@ def ends(words, code):
         main.run([*words])
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("alone", "undrawn")
 @pytest.mark.parametrize("command", ["train", "bench", "run"])
 def test_ctrl_c_while_figures_are_drawn_loses_nothing_and_says_how_to_draw_them(here, command, monkeypatch, capsys):
     def stop(*_):

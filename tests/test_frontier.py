@@ -20,13 +20,13 @@ OBSERVER = StackedObserver()
 
 @pytest.fixture(scope="module")
 def tuning_set():
-    problem = FAMILY.sample(instance_seeds("tuning", 4))
+    problem = FAMILY.sample(instance_seeds("tuning", 2))
     return problem, optimum(problem).value
 
 
 @pytest.fixture(scope="module")
 def unseen():
-    problem = FAMILY.sample(instance_seeds("test", 8))
+    problem = FAMILY.sample(instance_seeds("test", 4))
     return problem, optimum(problem).value
 
 

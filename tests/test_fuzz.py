@@ -209,5 +209,6 @@ def test_100_damaged_runs_are_resumed_or_refused(small, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seed", [0, 3, 8])
 @pytest.mark.filterwarnings("ignore")  # matplotlib warns of letters it has no picture of
+@pytest.mark.usefixtures("drawn_once")
 def test_a_damaged_run_has_its_pictures_or_is_refused(small, tmp_path, seed):
     refused(seed, lambda: write_report(damage(small[1], tmp_path / "damaged", seed)))

@@ -10,7 +10,7 @@ import sys
 import warnings
 
 import pytest
-from real import environment
+from real import LIMIT, environment
 from rich.markup import escape
 from rich.table import Table
 
@@ -57,7 +57,7 @@ def test_a_locale_that_knows_ascii_only_loses_nothing(tmp_path):
         for words in (solve, bench)
     ]  # fmt: skip
     for process in processes:
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=LIMIT)
         assert process.returncode == 0, err
         assert out.isascii() and err.isascii() and b"\x1b" not in out + err
     fitted = json.loads((tmp_path / "größe" / "fit.json").read_text(encoding="utf-8"))

@@ -12,17 +12,20 @@ import subprocess
 import sys
 
 import pytest
-from real import environment, finish
+from real import Process, environment, finish
 
 N = 4
 CODE = """
-import sys, torch
+import ctypes, os, torch
 from milodo.algorithms import ProxED
 from milodo.network import DistributedNetwork, StackedNetwork
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
 from milodo.loop import iterate
 
+CLONE_NEWNET = 0x40000000
+with open(f"/run/netns/{os.environ['NAMESPACE']}") as there:
+    assert ctypes.CDLL(None).setns(there.fileno(), CLONE_NEWNET) == 0
 torch.set_num_threads(1)
 family = Lasso(4, 9, 8, 0.1)
 
@@ -46,8 +49,12 @@ def ip(*words, check=True):
     return subprocess.run(["ip", *words], capture_output=True, text=True, check=check)
 
 
-def inside(name, *words):
-    return ("netns", "exec", name, *words)
+def everywhere(names, code, port, **more):
+    """The code in a process in every namespace."""
+    place = {"WORLD_SIZE": str(N), "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "node"}
+    return [
+        Process(["-c", code], environment(RANK=str(rank), NAMESPACE=name, **place, **more)) for rank, name in enumerate(names)
+    ]
 
 
 def build(names, hub):
@@ -101,34 +108,12 @@ def test_prox_ed_runs_where_only_neighbours_have_a_route(ring):
                 continue
             reached = ip("-n", name, "route", "get", f"10.77.0.{j + 1}", check=False).returncode == 0
             assert reached == ((i - j) % N in (1, N - 1)), f"node {i} and node {j}"
-    processes = [
-        subprocess.Popen(
-            ["ip", *inside(name, sys.executable, "-c", CODE)],
-            env=environment(
-                RANK=str(rank), WORLD_SIZE=str(N), MASTER_ADDR="10.78.0.1", MASTER_PORT="29500", GLOO_SOCKET_IFNAME="node"
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, name in enumerate(ring)
-    ]
-    ends = finish(processes)
+    ends = finish(everywhere(ring, CODE, port=29500))
     assert all(code == 0 and out.strip() == "agrees 100" for code, out, _ in ends), "\n".join(err for _, _, err in ends)
 
 
 def test_connecting_all_pairs_would_fail_there(ring):
     """What gloo does unless told otherwise; without this the test above would prove little."""
-    settings = {"TORCH_GLOO_LAZY_INIT": "0", "GLOO_SOCKET_IFNAME": "node", "WORLD_SIZE": str(N), "MASTER_PORT": "29501"}
-    processes = [
-        subprocess.Popen(
-            ["ip", *inside(name, sys.executable, "-c", CODE.replace("joined(20)", "joined(6)"))],
-            env=environment(RANK=str(rank), MASTER_ADDR="10.78.0.1", **settings),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, name in enumerate(ring)
-    ]
-    ends = finish(processes)
+    ends = finish(everywhere(ring, CODE.replace("joined(20)", "joined(3)"), port=29501, TORCH_GLOO_LAZY_INIT="0"))
     assert all(code != 0 and "agrees" not in out for code, out, _ in ends)
+    assert any("connectFullMesh failed" in err for _, _, err in ends)

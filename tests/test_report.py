@@ -113,8 +113,9 @@ def complete_run(folder: Path) -> Path:
 
 @pytest.fixture
 def pageonly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the pictures as files, which take seconds."""
+    """Without the pictures as files, which take seconds, and the four megabytes of plotly, which are the same in every page."""
     monkeypatch.setattr("milodo.report.html.write_figures", lambda run: [])
+    monkeypatch.setattr("milodo.report.html.get_plotlyjs", lambda: "")
 
 
 @pytest.fixture(scope="module")
@@ -257,11 +258,13 @@ def test_pictures_leave_no_global_state(tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_nothing_is_printed(tmp_path, capfd):
     write_report(make_run(tmp_path / "quiet", {"format": 1, "name": "quiet"}, records_of({"m": 0.01}, instances=2)))
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_bare_run_has_the_race_and_no_invented_section(tmp_path):
     page = report(make_run(tmp_path / "bare", {"format": 1, "name": "bare"}, records_of({"prox-ed": 0.01, "dapg": 0.02})))
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
@@ -279,6 +282,7 @@ def test_any_part_may_be_missing_or_odd(tmp_path, key, value):
     report(make_run(tmp_path, run, records_of({"prox-ed": 0.01, "prox-ed (published)": 0.004, "dapg": 0.1})))
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_without_a_certified_optimum_the_loss_is_shown_and_no_gap(tmp_path):
     """The loss is negative here, which a log scale could not show."""
     records = [look("m", 0, k, math.nan, Status.STEPS if k == 1000 else Status.RUNNING) for k in KS]
@@ -320,11 +324,13 @@ def test_one_instance_has_no_quartiles(tmp_path):
     assert "quartiles" not in page.text
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_only_a_diverged_method_still_makes_a_page(tmp_path):
     rows = [look("wild", 0, 0, 1.0, Status.RUNNING), look("wild", 0, 1, math.inf, Status.DIVERGED)]
     assert "diverged" in report(make_run(tmp_path / "wild", complete(), rows)).text
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_a_run_cut_off_at_its_start_and_a_single_node_still_make_a_page(tmp_path):
     start = [look("m", i, 0, 1.0, Status.INTERRUPTED) for i in range(3)]
     assert "stopped by the user" in report(make_run(tmp_path / "start", complete(), start)).text
@@ -346,6 +352,7 @@ def test_methods_without_records_are_named(tmp_path):
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}&$x_y$"
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_hostile_strings_stay_text(tmp_path):
     def poison(value: Any) -> Any:
         if isinstance(value, dict):
@@ -512,6 +519,7 @@ def test_records_that_are_none_are_refused_by_their_name(tmp_path, cells, says):
 
 
 @pytest.mark.filterwarnings("ignore:overflow")  # matplotlib tries ticks far outside of the picture
+@pytest.mark.usefixtures("drawn_once")
 def test_numbers_at_the_ends_of_fp64_are_drawn(tmp_path):
     values = [1e308, 1e-320, 1.0, math.inf, math.nan, 5e-324, 1.7e308]
     rows = [look("m", 0, k, value, Status.STEPS if k == 6 else Status.RUNNING) for k, value in enumerate(values)]

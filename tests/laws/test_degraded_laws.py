@@ -83,7 +83,7 @@ def test_the_optimum_is_reached_although_links_fail(which, p):
     graph = "ring(6)"
     problem, net = Lasso(6, 8, 40, 0.1).sample([0, 1]), make(graph, outage=p)
     method = ProxED(gamma=0.2) if which == "prox-ed" else learned(graph, every=5 if "5th" in which else 1)
-    x = last(method, problem, net, 3000).x
+    x = last(method, problem, net, 1500).x
     best = optimum(problem)
     assert float(best.certificate.max()) < 1e-13
     gap = problem.objective(mean_point(x, OBSERVER), OBSERVER) - best.value

@@ -128,15 +128,16 @@ def test_safe_parameters_converge_on_every_graph_or_say_that_none_do(name, graph
         except InvalidInput as error:
             assert name == "prox-atc" and "below 1 - √2" in str(error)
             small = ProxATC(gamma=0.1 / float(even.lipschitz().max()))  # ... and so it is: it never comes to rest
-            resting = [solve(small, even, net, Stop(steps=steps)).x for steps in (2000, 4000)]
+            resting = [solve(small, even, net, Stop(steps=steps)).x for steps in (1000, 2000)]
             assert all(float(off_by(even, x, OBSERVER, Units.of(even, OBSERVER)).worst.max()) > 1e-3 for x in resting)
             method = METHODS[name].safe(float(problem.lipschitz().max()), net := StackedNetwork(graph, "lazy"))
         units, steps = Units.of(problem, OBSERVER), 1000
         result = solve(method, problem, net, Stop(steps=steps, tolerance=1e-6, every=50))
         if result.status is Status.CONVERGED:
             continue
-        later = solve(method, problem, net, Stop(steps=4 * steps))
-        assert result.status is later.status is Status.STEPS
+        assert result.status is Status.STEPS
         if method.exact:
+            later = solve(method, problem, net, Stop(steps=4 * steps))
+            assert later.status is Status.STEPS
             was, now = (float(off_by(problem, run.x, OBSERVER, units).worst.max()) for run in (result, later))
             assert now < 0.7 * was, f"{method} on {net.topology} is off by {was:.1e}, and later by {now:.1e}"
