@@ -17,6 +17,7 @@ from milodo.fit.newton import Newton, minimise, sparse_quadratic
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, LeastSquares, LogisticRegression, Zero, optimum
 from milodo.problems.regularizers import Sparing
+from milodo.status import Status
 
 OBSERVER = StackedObserver()
 DIABETES, CANCER, WINE = load_diabetes(scaled=False), load_breast_cancer(), load_wine()
@@ -55,7 +56,7 @@ def test_any_columns_at_any_sites_give_the_pooled_answer_by_sums_and_by_gossip(n
     for links in ways:
         fit = fit_here(uneven(X, y, sites), Task(target="y", loss=loss, l1=l1, standardise=columns != "raw", links=links))
         ours = np.array(fit.standardised if columns == "standardised" else fit.coefficients)
-        assert fit.status == "CONVERGED" and 0 <= fit.gap <= 1e-8 and np.abs((ours - theirs) * unit).max() < 1e-6
+        assert fit.status is Status.CONVERGED and 0 <= fit.gap <= 1e-8 and np.abs((ours - theirs) * unit).max() < 1e-6
         if links == "reliable":
             assert fit.method == ("Moments" if loss == "squared" else "Newton on sums") and fit.consensus < 1e-15
 
@@ -64,7 +65,7 @@ def test_breast_cancer_at_five_sites_costs_less_than_half_a_megabyte():
     X, y, loss, l1 = DATA["breast cancer"]
     for standardise in (True, False):
         fit = fit_here(uneven(X, y, 5), Task(target="y", loss=loss, l1=l1, standardise=standardise))
-        assert fit.status == "CONVERGED" and fit.bytes < 500_000 and fit.rounds < 150
+        assert fit.status is Status.CONVERGED and fit.bytes < 500_000 and fit.rounds < 150
 
 
 def test_many_features_are_iterated_and_what_curvatures_would_need_is_said():
@@ -75,7 +76,7 @@ def test_many_features_are_iterated_and_what_curvatures_would_need_is_said():
     assert fit.method == "Tree-APG" and "curvatures of 400 features would be 648 kB a message" in fit.why
     Z = (X - X.mean(0)) / X.std(0)
     model = Lasso(alpha=0.2, tol=1e-14, max_iter=10**6).fit(Z, y)
-    assert fit.status == "CONVERGED" and np.array(fit.standardised) == pytest.approx(model.coef_, abs=1e-6)
+    assert fit.status is Status.CONVERGED and np.array(fit.standardised) == pytest.approx(model.coef_, abs=1e-6)
 
 
 def test_columns_that_are_the_same_are_no_obstacle():
@@ -83,9 +84,9 @@ def test_columns_that_are_the_same_are_no_obstacle():
     twice = np.column_stack([X, X[:, 2], 3 * X[:, 3] - 1])
     fit = fit_here(uneven(twice, y, 3), Task(target="y", l1=0.5, standardise=True))
     alone = fit_here(uneven(X, y, 3), Task(target="y", l1=0.5, standardise=True))
-    assert fit.status == "CONVERGED" and fit.objective == pytest.approx(alone.objective, rel=1e-9)
+    assert fit.status is Status.CONVERGED and fit.objective == pytest.approx(alone.objective, rel=1e-9)
     without = fit_here(uneven(twice, y, 3), Task(target="y", l1=0.0))
-    assert without.status == "CONVERGED" and np.isfinite(without.coefficients).all()
+    assert without.status is Status.CONVERGED and np.isfinite(without.coefficients).all()
     plain = fit_here(uneven(X, y, 3), Task(target="y", l1=0.0))
     assert without.objective == pytest.approx(plain.objective, rel=1e-9)
 
@@ -97,7 +98,7 @@ def test_columns_that_are_almost_the_same_cost_digits_that_are_won_back():
     X = np.column_stack([base, base + 1e-7 * rng.standard_normal(300), rng.standard_normal(300)])
     y = X @ [1.0, 1.0, -1.0] + 0.1 * rng.standard_normal(300)
     fit = fit_here(uneven(X, y, 3), Task(target="y", l1=0.01, standardise=True))
-    assert fit.status == "CONVERGED" and fit.gap < 1e-9
+    assert fit.status is Status.CONVERGED and fit.gap < 1e-9
 
 
 @pytest.mark.parametrize("links", ["reliable", "lossy"])

@@ -21,6 +21,7 @@ from milodo.fit.tables import read_site
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.network.consensus import average, average_rounds, maximum
 from milodo.problems import L1, LeastSquares, optimum
+from milodo.status import Status
 from milodo.topology import EXAMPLES
 
 DIABETES, CANCER = load_diabetes(scaled=False), load_breast_cancer()
@@ -66,7 +67,7 @@ def test_lasso_equals_scikit_learn_on_the_pooled_data(tmp_path, graph):
     assert fit.coefficients == pytest.approx(model.coef_ / Z.scale_, abs=EQUAL)
     predicted = DIABETES.data @ np.array(fit.coefficients) + fit.intercept
     assert predicted == pytest.approx(model.predict(Z.transform(DIABETES.data)), abs=1e-5)
-    assert (fit.samples, fit.status) == (442, "CONVERGED")
+    assert (fit.samples, fit.status) == (442, Status.CONVERGED)
     assert 0 <= fit.gap < 1e-6 and fit.consensus < 1e-8
 
 
@@ -92,7 +93,7 @@ def test_logistic_regression_equals_scikit_learn_although_two_sites_know_one_cla
     model.fit(Z, CANCER.target)
     assert fit.classes == ("benign", "malignant")  # sorted, as scikit-learn sorts them
     assert fit.standardised == pytest.approx(-model.coef_[0], abs=EQUAL)  # its targets have benign = 1
-    assert fit.status == "CONVERGED" and 0 <= fit.gap < 1e-8
+    assert fit.status is Status.CONVERGED and 0 <= fit.gap < 1e-8
 
 
 @pytest.mark.parametrize("graph", EXAMPLES)
@@ -255,7 +256,7 @@ def test_what_is_saved_is_what_is_certified(tmp_path):
         assert fit.standardised is not None
         value = float(residual @ residual) / 2 / len(residual) + float(np.abs(fit.standardised).sum())
         assert fit.objective == pytest.approx(value, rel=1e-10)
-        assert fit.status == "STEPS" and fit.gap > 0
+        assert fit.status is Status.STEPS and fit.gap > 0
 
 
 @pytest.mark.parametrize("reliable", [True, False])

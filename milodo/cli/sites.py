@@ -18,6 +18,7 @@ from milodo.cli.progress import Bars
 from milodo.cli.terminal import as_written, complaints, console, say
 from milodo.errors import InvalidInput
 from milodo.files import locked
+from milodo.status import Status
 
 if TYPE_CHECKING:
     from milodo.fit import Fit, Task
@@ -166,10 +167,10 @@ def show_fit(fit: Fit, out: Path) -> None:
 
     console.print(*fit_tables(fit))
     say(console, f"Saved in {out / 'fit.json'} and {out / 'coefficients.csv'}.")
-    if fit.status == "CONVERGED":
+    if fit.status is Status.CONVERGED:
         return
     said = f"milodo: not converged after {fit.iterations} iterations. Allow more --iterations, or --standardise."
-    if fit.status == "DIVERGED":
+    if fit.status is Status.DIVERGED:
         said = f"milodo: it diverged after {fit.iterations} iterations. Take a smaller step, or leave out --method and --set."
     say(complaints, said)
     raise typer.Exit(1)

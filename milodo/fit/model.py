@@ -115,7 +115,7 @@ def fit_model(
         residual=float(off.moved),
         consensus=float(off_by(problem, x, observer, units).consensus),
         iterations=done,
-        status=status.name,
+        status=status,
         rounds=net.traffic.rounds,
         bytes=round(float(sent)),
         seconds=time.perf_counter() - begun,

@@ -154,7 +154,7 @@ def _finite(value: Any) -> Any:
 def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: str) -> Path:
     """fit.json with everything, and coefficients.csv."""
     make_writable(folder)
-    content = {key: _finite(value) for key, value in asdict(fit).items()}
+    content = {key: _finite(value) for key, value in asdict(fit).items()} | {"status": fit.status.name}
     facts: dict[str, Any] = {"format": FORMAT, "runtime": runtime, "command": command, "task": asdict(task), **content}
     write_json(folder / "fit.json", {**facts, "provenance": provenance()})
     with atomic(folder / "coefficients.csv") as part, part.open("w", newline="", encoding="utf-8") as file:

@@ -9,7 +9,8 @@ from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput, unknown
 from milodo.files import is_file
 from milodo.fit.pooled import LOSSES
-from milodo.topology import FAMILIES, Topology, topology
+from milodo.status import Status
+from milodo.topology import GRAPHS, Topology, topology
 
 LINKS = ("reliable", "lossy")
 
@@ -49,7 +50,7 @@ class Task:
 
     def topology(self, sites: int) -> Topology:
         """The graph: a full name such as grid(2x3), a file, or a family's name for as many nodes as there are sites."""
-        file = is_file(self.graph) and self.graph not in FAMILIES  # a file called ring must not replace the default
+        file = is_file(self.graph) and self.graph not in GRAPHS  # a file called ring must not replace the default
         whole = "(" in self.graph or "." in self.graph or "/" in self.graph or file
         graph = topology(self.graph if whole else f"{self.graph}({sites})")
         if graph.n != sites:
@@ -83,7 +84,7 @@ class Fit:
     consensus: float
     """How far sites are from their mean, relative to its size."""
     iterations: int
-    status: str
+    status: Status
     rounds: int
     bytes: int
     seconds: float

@@ -1,12 +1,12 @@
 """Graphs and mixing weights."""
 
-from milodo.topology.families import EXAMPLES, FAMILIES, topology
+from milodo.topology.families import EXAMPLES, GRAPHS, topology
 from milodo.topology.graph import Topology
 from milodo.topology.mixing import Mixing, dense
 from milodo.topology.tree import EXACT, SpanningTree, spanning_tree
 from milodo.topology.weights import WEIGHTS, weights
 
 __all__ = [
-    "EXACT", "EXAMPLES", "FAMILIES", "WEIGHTS", "Mixing", "SpanningTree", "Topology", "dense", "spanning_tree", "topology",
+    "EXACT", "EXAMPLES", "GRAPHS", "WEIGHTS", "Mixing", "SpanningTree", "Topology", "dense", "spanning_tree", "topology",
     "weights",
 ]  # fmt: skip

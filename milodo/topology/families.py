@@ -101,7 +101,7 @@ def _connected(draw: Callable[[int], nx.Graph], name: str, seed: int) -> nx.Grap
     raise InvalidInput(f"{name}: none of {DRAWS} draws was connected. Use more edges.")
 
 
-FAMILIES: dict[str, Callable[..., nx.Graph]] = {
+GRAPHS: dict[str, Callable[..., nx.Graph]] = {
     f.__name__: f for f in (ring, path, star, complete, tree, grid, torus, exponential, hypercube, regular, erdos_renyi)
 }
 
@@ -145,8 +145,8 @@ def topology(name: str | Topology | nx.Graph | Path) -> Topology:
             f"cannot read the topology {quoted(name)}. Write a name such as {', '.join(EXAMPLES[:6])}, or a file's path."
         )
     family, written = match[1].lower(), match[2]
-    if family not in FAMILIES:
-        raise unknown("topology", family, FAMILIES)
+    if family not in GRAPHS:
+        raise unknown("topology", family, GRAPHS)
     name = "".join(name.split()).lower()
     sizes, options = _arguments(name, written)
     if any(size < 1 for size in sizes if isinstance(size, int)):
@@ -158,13 +158,13 @@ def topology(name: str | Topology | nx.Graph | Path) -> Topology:
         raise InvalidInput(f"{name}: wrong arguments. Write it like {example}.")
     if _links(family, sizes) > MOST_LINKS:
         raise InvalidInput(f"{name}: more than {MOST_LINKS} links. Ask for a smaller graph, or one with fewer of them.")
-    return Topology.from_graph(FAMILIES[family](*sizes, **options), name)
+    return Topology.from_graph(GRAPHS[family](*sizes, **options), name)
 
 
 def _takes(family: str, sizes: list[int | float], options: dict[str, int]) -> bool:
     """Whether these are a family's arguments; nothing but a probability is a fraction."""
     try:
-        signature(FAMILIES[family]).bind(*sizes, **options)
+        signature(GRAPHS[family]).bind(*sizes, **options)
     except TypeError:
         return False
     return all(isinstance(size, int) for size in (sizes[:1] if family == "erdos_renyi" else sizes))

@@ -6,7 +6,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milodo.topology import EXAMPLES, FAMILIES, Topology, topology
+from milodo.topology import EXAMPLES, GRAPHS, Topology, topology
 
 
 @st.composite
@@ -22,7 +22,7 @@ def connected_graphs(draw) -> nx.Graph:
 
 
 def test_every_family_has_an_example():
-    assert sorted(name.split("(")[0] for name in EXAMPLES) == sorted(FAMILIES)
+    assert sorted(name.split("(")[0] for name in EXAMPLES) == sorted(GRAPHS)
 
 
 def test_every_example_is_connected(example):

@@ -142,7 +142,7 @@ def test_a_fit_is_the_same_in_any_units(method, loss, target, features):
         task = Task(target="y", loss=loss, l1=l1, standardise=True, method=method, parameters=parameters, tolerance=1e-9)
         found.append(fit_here(sites(X * c, y * t, (20, 90)), task))
     here, there = found
-    assert (here.status, here.iterations) == (there.status, there.iterations) and here.status == "CONVERGED"
+    assert (here.status, here.iterations) == (there.status, there.iterations) and here.status is Status.CONVERGED
     assert np.array(there.coefficients) * scale / target == pytest.approx(here.coefficients, rel=1e-6, abs=1e-9)
     assert there.intercept / target == pytest.approx(here.intercept, rel=1e-6)
     assert 0 <= there.gap <= 1e-9 and there.gap == pytest.approx(here.gap, rel=0.1, abs=1e-13)
@@ -155,7 +155,7 @@ def test_prices_of_houses_converge(mean):
     price = mean + 1e5 * (y - y.mean()) / y.std()
     fit = fit_here(sites(X, price, (100, 250)), Task(target="y", l1=100.0, standardise=True))
     plain = fit_here(sites(X, price - mean, (100, 250)), Task(target="y", l1=100.0, standardise=True))
-    assert fit.status == plain.status == "CONVERGED"
+    assert fit.status == plain.status is Status.CONVERGED
     assert fit.coefficients == pytest.approx(plain.coefficients, rel=1e-7) and fit.intercept - plain.intercept == pytest.approx(
         mean
     )
@@ -164,7 +164,7 @@ def test_prices_of_houses_converge(mean):
 def test_targets_that_are_all_the_same_are_a_fit_without_features():
     X, y = own_data("squared")
     fit = fit_here(sites(X, np.full_like(y, 3.3), (100, 250)), Task(target="y", l1=0.1, standardise=True))
-    assert fit.status == "CONVERGED" and not any(fit.coefficients) and fit.intercept == pytest.approx(3.3)
+    assert fit.status is Status.CONVERGED and not any(fit.coefficients) and fit.intercept == pytest.approx(3.3)
 
 
 @settings(max_examples=1, phases=[Phase.generate])  # no smaller example is worth starting processes for
