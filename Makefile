@@ -9,7 +9,7 @@ demo: .venv/.run
 	$(BIN)/milodo demo
 
 test: .venv/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/.test
 	$(BIN)/ruff check .

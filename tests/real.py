@@ -141,10 +141,10 @@ def start(arguments: Sequence[str], world: int, port: int | None = None, **more:
 
 def finish(processes: Sequence[Process | subprocess.Popen[str]], limit: float = LIMIT) -> list[Ended]:
     """How each of them ended; none is left running."""
+    end, ends = time.monotonic() + limit, []
     try:
-        ends = []
         for process in processes:
-            out, err = process.communicate(timeout=limit)
+            out, err = process.communicate(timeout=max(0.0, end - time.monotonic()))
             assert process.returncode is not None
             ends.append(Ended(process.returncode, out, err))
         return ends

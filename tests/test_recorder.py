@@ -95,18 +95,22 @@ def test_divergence_is_recorded_not_raised():
 
 
 def test_looking_is_never_counted(monkeypatch):
-    """A look that takes a tenth of a second leaves the clock where it was."""
-    slow = Recorder.look
+    """By a clock on which every look takes a day, and every step an hour at least."""
+    hours, look, step, clock = [0], Recorder.look, ProxED.step, time.perf_counter
 
-    def dawdle(self, *args):
-        time.sleep(0.1)
-        slow(self, *args)
+    def dawdle(does, length):
+        def slow(*args):
+            hours[0] += length
+            return does(*args)
 
-    monkeypatch.setattr(Recorder, "look", dawdle)
+        return slow
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + 3600 * hours[0])
+    monkeypatch.setattr(Recorder, "look", dawdle(look, 24))
+    monkeypatch.setattr(ProxED, "step", dawdle(step, 1))
     recorder, _, _ = run(limits=Limits(iterations=20))
-    looks = len(recorder.rows[0])
-    assert looks >= 10
-    assert recorder.records[-1].seconds < 0.1 * looks / 2
+    assert len(recorder.rows[0]) >= 10
+    assert [round(row.seconds / 3600) for row in recorder.rows[0]] == [row.k for row in recorder.rows[0]]
 
 
 def test_gaps_of_a_float32_run_are_computed_in_float64():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real import LIMIT
 from test_report import complete, complete_run, make_run, records_of
 
 from milodo.report.html import write_report
@@ -94,7 +95,7 @@ def _emulate(browser: Any, scheme: str, media: str = "") -> None:
 def _wait(browser: Any, true: Callable[[], bool]) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, 20, poll_frequency=0.05).until(lambda _: true())
+    WebDriverWait(browser, LIMIT, poll_frequency=0.05).until(lambda _: true())
 
 
 def _look(browser: Any, chart: str) -> dict[str, Any]:

@@ -50,10 +50,10 @@ gaps = [1.0, 0.1]
 DAPG = '[[methods]]\nname = "dapg"\nuse = "given"\nparameters = { eta = 0.05, alpha = 0.1, K = 2 }\n'
 
 
-SHORT = '[[methods]]\nname = "pg-extra"\nuse = "given"\nparameters = { gamma = 0.05 }\niterations = 60\n'
+SHORT = '[[methods]]\nname = "pg-extra"\nuse = "given"\nparameters = { gamma = 0.05 }\niterations = 40\n'
 
 
-def experiment(folder, iterations=120, network="", first="", more="", name="small"):
+def experiment(folder, iterations=60, network="", first="", more="", name="small"):
     path = folder / f"{name}.toml"
     path.write_text(EXPERIMENT.format(iterations=iterations, network=network, first=first, more=more))
     return path
@@ -128,11 +128,11 @@ def snapshot(folder, processes):
 
 def launch_and_break(folder, signal_number, *, timeout):
     """Starts a long run, waits for snapshots of its second method, then breaks node 2; returns how it ended, and when."""
-    path = experiment(folder, iterations=1500, first=SHORT)
-    words = ["run", str(path), "--out", str(folder / "real"), "--snapshot-every", "50", "--timeout", str(timeout)]
+    path = experiment(folder, iterations=400, first=SHORT)
+    words = ["run", str(path), "--out", str(folder / "real"), "--snapshot-every", "20", "--timeout", str(timeout)]
     process = Process(["-m", "milodo", *words], environment())
     try:
-        until(lambda: snapshot(folder / "real", 4) >= 100, process)
+        until(lambda: snapshot(folder / "real", 4) >= 60, process)
         workers = children(process.pid)
         assert len(workers) == 4
         began = time.monotonic()
@@ -153,9 +153,9 @@ def test_a_node_that_dies_or_hangs_stops_all_and_the_run_goes_on_from_its_snapsh
     assert seconds < 200.0, "a death is seen without waiting for the timeout, and hanging soon after it"
     assert not any(alive(pid) for pid in workers)
     assert not [path for path in (tmp_path / "real").rglob(".*")], "half-written files"
-    path = experiment(tmp_path, iterations=1500, first=SHORT)
+    path = experiment(tmp_path, iterations=400, first=SHORT)
     assert len(list((tmp_path / "real" / "snapshots").iterdir())) == 2, "of the method that was complete, and of the other"
-    again = milodo("run", path, "--out", tmp_path / "real", "--snapshot-every", "50", "--resume")
+    again = milodo("run", path, "--out", tmp_path / "real", "--snapshot-every", "20", "--resume")
     assert again.code == 0, again.err
     assert not (tmp_path / "real" / "snapshots").exists()
     if kind == signal.SIGKILL:
@@ -319,12 +319,12 @@ def test_too_many_processes_are_refused(tmp_path):
 
 
 def test_a_snapshot_of_another_run_is_refused(tmp_path):
-    path = experiment(tmp_path, iterations=1500, first=SHORT)
+    path = experiment(tmp_path, iterations=400, first=SHORT)
     code, error, _, _ = launch_and_break(tmp_path, signal.SIGKILL, timeout=200.0)
     assert code == 3, error
     for file in (tmp_path / "real").glob("snapshots/*/rank1-*.safetensors"):
         file.write_bytes(file.read_bytes()[:100])
-    ended = milodo("run", path, "--out", tmp_path / "real", "--snapshot-every", "50", "--resume")
+    ended = milodo("run", path, "--out", tmp_path / "real", "--snapshot-every", "20", "--resume")
     assert ended.code in (2, 3) and "not a snapshot" in ended.err and ended.err.count("milodo:") == 1
 
 
@@ -335,15 +335,15 @@ def read_coefficients(folder):
 def test_torchrun_restarts_a_killed_node_and_the_fit_goes_on(tmp_path):
     """--max-restarts: after a kill -9 all come back, find their snapshots, and end where an undisturbed fit ends."""
     clinics(tmp_path)
-    options = ["--target", "target", "--loss", "logistic", "--l1", "0.05", "--standardise", "--tolerance", "1e-5"]
+    options = ["--target", "target", "--loss", "logistic", "--l1", "0.05", "--standardise", "--tolerance", "2e-3"]
     options += ["--method", "prox-ed"]
     out = tmp_path / "fit"
     command = ["-m", "torch.distributed.run", "--nproc-per-node", "3", "--max-restarts", "1", "--master-port", str(free_port())]
     command += ["-m", "milodo", "node", "--data", str(tmp_path / "site-{rank}.csv"), *options]
-    command += ["--out", str(out), "--snapshot-every", "100", "--timeout", "60"]
+    command += ["--out", str(out), "--snapshot-every", "50", "--timeout", "60"]
     process = Process(command, environment())
     try:
-        until(lambda: snapshot(out, 3) >= 200, process)
+        until(lambda: snapshot(out, 3) >= 100, process)
         os.kill(children(process.pid)[1], signal.SIGKILL)
         shown, error = process.communicate()
     finally:
