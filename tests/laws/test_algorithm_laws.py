@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from milodo.algorithms import METHODS, Algorithm, Fraction, StepSize
+from milodo.algorithms import METHODS, Algorithm, Continuous
 from milodo.loop import iterate
 from milodo.metrics import consensus_error
 from milodo.network import Network, StackedNetwork, StackedObserver
 from milodo.problems import Lasso, Problem, optimum
 from milodo.topology import Topology
+from milodo.tree import leaves, tree_map
 
 ROUNDING = 1e-12
 """Some ten steps on numbers of size one, the same arithmetic in another order."""
@@ -43,8 +44,13 @@ def run(method: Algorithm, problem: Problem, net: Network, steps: int, x0: torch
 
 def close(a, b) -> None:
     """Two states, leaf by leaf."""
-    for field, one, other in zip(a._fields, a, b, strict=True):
+    assert leaves(a).keys() == leaves(b).keys()
+    for (field, one), other in zip(leaves(a).items(), leaves(b).values(), strict=True):
         torch.testing.assert_close(one, other, rtol=ROUNDING, atol=ROUNDING, msg=lambda text, field=field: f"{field}: {text}")
+
+
+def tensors(state) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves(state).values() if isinstance(leaf, torch.Tensor)]
 
 
 def test_information_travels_one_hop_per_round(name, build):
@@ -58,7 +64,7 @@ def test_information_travels_one_hop_per_round(name, build):
     fronts = []
     for k in range(1, 4):  # after many more steps the foremost difference is too small for fp64
         states = (run(method, p, net, k, x0) for p in (problem, changed))
-        differs = torch.stack([(a != b).any(-1)[0] for a, b in zip(*states, strict=True)]).any(0)
+        differs = torch.stack([(a != b).any(-1)[0] for a, b in zip(*map(tensors, states), strict=True)]).any(0)
         assert not differs[method.rounds_on(net) * k + 1 :].any()
         fronts.append(int(differs.nonzero().max()))
     # How far the first step sees depends on whether a method computes before it talks; every later one adds `rounds` hops.
@@ -76,7 +82,7 @@ def test_relabelling_nodes_relabels_the_trajectory(name, build, problem):
     state = run(method, problem, net, 10, x0)
     renamed = Topology.from_edges((order[i], order[j]) for i, j in net.topology.edges)
     moved = run(method, problem.at(back), StackedNetwork(renamed), 10, x0[..., back, :])
-    close(moved, type(state)(*(leaf[..., back, :] for leaf in state)))
+    close(moved, tree_map(lambda leaf: leaf[..., back, :], state))
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.exact])
@@ -121,7 +127,7 @@ def test_precision_and_the_shape_of_the_state_are_kept(name, build, dtype):
     method = build(name, problem)
     for state in itertools.islice(iterate(method, problem, StackedNetwork("ring(6)", dtype=dtype)), 4):
         assert type(state) is method.State and state._fields[0] == "x"
-        assert all(leaf.dtype == dtype and leaf.shape in ((2, 6, 8), (2, 6, 1)) for leaf in state)
+        assert all(leaf.dtype == dtype and leaf.shape in ((2, 6, 8), (2, 6, 1)) for leaf in tensors(state))
 
 
 def test_a_batch_of_instances_is_each_alone(name, build, problem, net):
@@ -129,40 +135,40 @@ def test_a_batch_of_instances_is_each_alone(name, build, problem, net):
     together = run(method, problem, net, 10, x0)
     for k in range(2):
         alone = type(problem)(problem.A[k], problem.b[k], problem.reg)
-        close(type(together)(*(leaf[k] for leaf in together)), run(method, alone, net, 10, x0[k]))
+        close(tree_map(lambda leaf, k=k: leaf[k], together), run(method, alone, net, 10, x0[k]))
 
 
 def test_a_grid_of_parameters_is_each_alone(name, build, problem, net):
     base, scales = build(name, problem), torch.tensor([0.25, 0.5, 1.0], dtype=torch.float64)
-    searched = [key for key, kind in METHODS[name].space.items() if isinstance(kind, StepSize | Fraction)]
+    searched = [key for key, kind in METHODS[name].space.items() if isinstance(kind, Continuous)]
     grid = build(name, problem, **{key: getattr(base, key) * scales.reshape(3, 1, 1, 1) for key in searched})
     x0 = start(problem, 3)
     together = run(grid, problem, net, 10, x0)
     for k, scale in enumerate(scales.tolist()):
         alone = build(name, problem, **{key: getattr(base, key) * scale for key in searched})
-        close(type(together)(*(leaf[k] for leaf in together)), run(alone, problem, net, 10, x0[k]))
+        close(tree_map(lambda leaf, k=k: leaf[k], together), run(alone, problem, net, 10, x0[k]))
 
 
 def test_a_step_leaves_what_it_was_given_alone(name, build, problem, net):
     method = build(name, problem)
     for state in itertools.islice(iterate(method, problem, net, x0=start(problem)), 3):
-        before, versions = [leaf.clone() for leaf in state], [leaf._version for leaf in state]
+        before, versions = [leaf.clone() for leaf in tensors(state)], [leaf._version for leaf in tensors(state)]
         method.step(state, problem, net)
-        assert all(torch.equal(leaf, copy) for leaf, copy in zip(state, before, strict=True))
-        assert [leaf._version for leaf in state] == versions  # nor written and written back
+        assert all(torch.equal(leaf, copy) for leaf, copy in zip(tensors(state), before, strict=True))
+        assert [leaf._version for leaf in tensors(state)] == versions  # nor written and written back
 
 
 def test_a_step_depends_on_its_arguments_alone(name, build, problem, net):
     method, x0 = build(name, problem), start(problem)
     first = run(method, problem, net, 5, x0)
     run(method, problem, net, 3, 2 * x0)
-    assert all(torch.equal(a, b) for a, b in zip(first, run(method, problem, net, 5, x0), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(tensors(first), tensors(run(method, problem, net, 5, x0)), strict=True))
 
 
 def test_three_steps_are_differentiable(name, build, problem, net):
     """In the start and in every parameter that is not a whole number."""
     base = build(name, problem)
-    searched = [key for key, kind in METHODS[name].space.items() if isinstance(kind, StepSize | Fraction)]
+    searched = [key for key, kind in METHODS[name].space.items() if isinstance(kind, Continuous)]
 
     def x3(x0, *parameters):
         method = build(name, problem, **dict(zip(searched, parameters, strict=True)))

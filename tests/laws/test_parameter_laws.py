@@ -7,13 +7,13 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 import torch
 
-from milodo.algorithms import METHODS, Choice, Fraction, StepSize
+from milodo.algorithms import METHODS, Choice, Continuous, Fraction
 from milodo.errors import InvalidInput
 from milodo.problems import Lasso
 
 PROBLEM = Lasso(3, 2, 4).sample([0])
 PARAMETERS = [(name, key, kind) for name, method in METHODS.items() for key, kind in method.space.items()]
-CONTINUOUS = [(name, key) for name, key, kind in PARAMETERS if isinstance(kind, StepSize | Fraction)]
+CONTINUOUS = [(name, key) for name, key, kind in PARAMETERS if isinstance(kind, Continuous)]
 FRACTIONS = [(name, key) for name, key, kind in PARAMETERS if isinstance(kind, Fraction)]
 WHOLE = [(name, key) for name, key, kind in PARAMETERS if isinstance(kind, Choice)]
 
