@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from milodo.fit import Fit, Site, Task, fit_here
 from milodo.problems import L1, LogisticRegression, optimum
 from milodo.problems.regularizers import Sparing
+from milodo.status import Status
 from milodo.words import amount
 
 SITES = {3: (0.6, 0.3), 5: (0.55, 0.25, 0.15, 0.04), 20: tuple(0.5 / 1.3**k for k in range(1, 19))}
@@ -99,7 +100,7 @@ def main() -> None:
                     ours = np.array(fit.standardised if standardise else fit.coefficients)
                     off = float(np.abs((ours - theirs) * unit).max())
                     columns = "standardised" if standardise else "raw"
-                    cells = (name, columns, sites, f"{fit.method}{'' if fit.status == 'CONVERGED' else ' (' + fit.status + ')'}")
+                    cells = (name, columns, sites, f"{fit.method}{'' if fit.status is Status.CONVERGED else ' (' + fit.status.name + ')'}")
                     cost = (f"{fit.iterations:,}", f"{fit.rounds:,}", amount(fit.bytes), f"{fit.gap:.0e}", f"{off:.0e}")
                     print("| " + " | ".join(map(str, (*cells, *cost, f"{time.perf_counter() - start:.1f}"))) + " |", flush=True)
 

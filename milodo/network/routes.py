@@ -130,7 +130,8 @@ class Routes:
         links = []
         for rank in sorted({*source[arriving].tolist(), *target[leaving].tolist()} - {self.rank}):
             to, by = leaving & (target == rank), arriving & (source == rank)
-            links.append(Link(rank, *map(self._tensor, (rows[to], place[by], edges[to], edges[by]))))
+            going, coming, out, back = map(self._tensor, (rows[to], place[by], edges[to], edges[by]))
+            links.append(Link(rank, going, coming, out, back))
         places = None if bool(inside.sum() == arriving.sum()) else self._tensor(place[inside])
         receivers, taken = self._tensor(self.row[arcs[arriving, 1]]), self._tensor(edges[arriving])
         sent = self._tensor(edges[leaving])
