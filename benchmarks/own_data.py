@@ -100,7 +100,8 @@ def main() -> None:
                     ours = np.array(fit.standardised if standardise else fit.coefficients)
                     off = float(np.abs((ours - theirs) * unit).max())
                     columns = "standardised" if standardise else "raw"
-                    cells = (name, columns, sites, f"{fit.method}{'' if fit.status is Status.CONVERGED else ' (' + fit.status.name + ')'}")
+                    ended = "" if fit.status is Status.CONVERGED else f" ({fit.status.name})"
+                    cells = (name, columns, sites, f"{fit.method}{ended}")
                     cost = (f"{fit.iterations:,}", f"{fit.rounds:,}", amount(fit.bytes), f"{fit.gap:.0e}", f"{off:.0e}")
                     print("| " + " | ".join(map(str, (*cells, *cost, f"{time.perf_counter() - start:.1f}"))) + " |", flush=True)
 
