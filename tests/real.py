@@ -90,7 +90,7 @@ class Process:
 
     def __init__(self, arguments: Sequence[str], env: dict[str, str], folder: str | os.PathLike | None = None) -> None:
         self.returncode: int | None = None
-        self.printed = [tempfile.TemporaryFile() for _ in range(2)]
+        self.printed = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115  # closed with the process
         self.warm = warm()
         self.pid = self.warm.start(arguments, env, str(folder or Path.cwd()), [file.fileno() for file in self.printed])
 
