@@ -12,7 +12,7 @@ from milodo.algorithms.published import published
 from milodo.bench import cache
 from milodo.bench.place import Chunk
 from milodo.bench.run_file import MethodFacts, TuningFacts, WeightsFacts
-from milodo.bench.tuning import Parameters, Search, tune
+from milodo.bench.tuning import Parameters, tune
 from milodo.config import Experiment, MethodTable
 from milodo.errors import InvalidInput
 from milodo.learned import Learned
@@ -130,15 +130,11 @@ class Planner:
             return kept
         problem, best, net = self._tuning_instances
         self.progress(task, 0.0, "")
-        found = tune(
-            cls,
-            problem,
-            net,
-            best,
-            Search(**table.model_dump(exclude={"instances"})),
-            fixed=fixed,
-            progress=lambda fraction, detail: self.progress(task, min(fraction, 0.99), detail),  # 1 is said with the result
-        ).to_json()
+
+        def progress(fraction: float, detail: str) -> None:
+            self.progress(task, min(fraction, 0.99), detail)  # 1 is said with the result
+
+        found = tune(cls, problem, net, best, table, fixed=fixed, progress=progress).to_json()
         cache.store(key, found)
         tuning = TuningFacts.model_validate({**asked, **found})
         self.progress(task, 1.0, "every candidate diverged" if tuning.score is None else brief(tuning.best or {}))

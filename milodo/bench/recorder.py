@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from milodo.algorithms import Algorithm
 from milodo.bench.records import Record
+from milodo.config.tables import RunTable
 from milodo.judge import Judge
 from milodo.loop import Keeper, iterate
 from milodo.metrics import consensus_error
@@ -27,16 +28,8 @@ def sample_times(iterations: int, per_decade: int) -> list[int]:
     return sorted(k for k in {0, iterations} | spaced if k <= iterations)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """When a run of a method ends; whichever comes first."""
-
-    iterations: int
-    stop_gap: float | None = None
-    """An instance is done when its gap is below this."""
-    seconds: float | None = None
-    """Of steps, for one batch of instances."""
-    per_decade: int = 30
+Limits = RunTable
+"""When a run of a method ends, whichever comes first, and how often it is looked at."""
 
 
 class Stopwatch:
@@ -143,7 +136,7 @@ def record(
     A keeper goes on after the state it kept; the records and the seconds up to there are its business too.
     """
     if algorithm.longest is not None:
-        limits = replace(limits, iterations=min(limits.iterations, algorithm.longest))
+        limits = limits.model_copy(update={"iterations": min(limits.iterations, algorithm.longest)})
     watch = watch or Stopwatch(problem.device)
     k, after = 0, None
     try:
@@ -154,7 +147,7 @@ def record(
         states = iterate(algorithm, problem, net, after=after)
         watch.start()
         state = next(states)
-        for target in (due for due in sample_times(limits.iterations, limits.per_decade) if due >= k):
+        for target in (due for due in sample_times(limits.iterations, limits.samples_per_decade) if due >= k):
             while k < target:
                 state = next(states)
                 k += 1

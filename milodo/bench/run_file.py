@@ -75,16 +75,8 @@ class GraphFacts(Part):
     @classmethod
     def of(cls, net: Network, table: NetworkTable) -> Self:
         graph = net.topology
-        facts = cls(
-            name=graph.name,
-            n=graph.n,
-            links=len(graph.edges),
-            weights=table.weights,
-            contraction=net.contraction,
-            fingerprint=graph.fingerprint,
-            outage=table.outage,
-            messages=table.messages,
-        )
+        carried = {"contraction": net.contraction, **table.model_dump(include={"weights", "outage", "messages"})}
+        facts = cls(name=graph.name, n=graph.n, links=len(graph.edges), fingerprint=graph.fingerprint, **carried)
         if not facts.is_large:
             facts.edges, facts.diameter = [list(edge) for edge in graph.edges], graph.diameter
         return facts
