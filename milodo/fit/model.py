@@ -142,7 +142,7 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
         L = problem.lipschitz().unsqueeze(-1)
         method = AcceleratedED.safe(float(maximum(net, L).max()), net, float(average(net, L).max()))
         why = f"{method.label}, because links may lose messages: gossip goes on without them, and needs no tuning here"
-        return Plan(method.label, f"{why} ({brief(_own(method))})", _each(method, problem.d, net), method, _own(method))
+        return Plan(method.label, f"{why} ({brief(method.chosen)})", _each(method, problem.d, net), method, method.chosen)
     held = 8 * newton.numbers(problem.d)
     if newton.is_cheaper(task.loss, problem.d) and held <= LARGEST:
         each = f"{amount(2 * (net.topology.n - 1) * held)} in {2 * height} rounds"
@@ -166,22 +166,13 @@ def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
     for name in task.parameters:
         if name not in method.space:
             raise InvalidInput(f"{method.label}: {unknown('parameter', name, method.space)}", "set")
-    if set(task.parameters) >= set(method.space):
-        chosen = method(**task.parameters)  # type: ignore[arg-type]
-    else:
-        chosen = method(**{**_own(method.safe(_largest(problem, net), net)), **task.parameters})  # type: ignore[arg-type]
-    how = f" with {brief(_own(chosen))}" if method.space else ""
+    own: dict[str, Any] = dict(task.parameters)
+    if set(own) < set(method.space):
+        own = {**method.safe(float(maximum(net, problem.lipschitz().unsqueeze(-1)).max()), net).chosen, **own}
+    chosen = method(**own)
+    how = f" with {brief(chosen.chosen)}" if method.space else ""
     every = LOOKS["sums" if method.rounds is None else "gossip"]
-    return Plan(method.label, f"{method.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, _own(chosen), every)
-
-
-def _largest(problem: LinearModel, net: Network) -> float:
-    return float(maximum(net, problem.lipschitz().unsqueeze(-1)).max())
-
-
-def _own(method: Algorithm) -> dict[str, Any]:
-    """Its parameters, by name."""
-    return method.chosen
+    return Plan(method.label, f"{method.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, chosen.chosen, every)
 
 
 def refuse_separated(problem: LinearModel, observer: Observer, x: Point) -> None:

@@ -165,18 +165,15 @@ class RollCall:
             return False
         self.verdict = self.store.get(f"{self.life}/go").decode()
         if not named and not launcher_holds_it():  # rank 0 holds the store, so these are words of this start
-            self._check_others_are_as_many()
+            # The others have begun without us; if they were told another number, there is no place to wait for.
+            theirs = _world(self.called[0])
+            if theirs != self.world and not self.verdict:
+                raise InvalidInput(_differ({0: theirs, self.rank: self.world}))
             return bool(self.verdict)
         return named
 
     def _is_named(self) -> bool:
         return self.mine in self.called.values()
-
-    def _check_others_are_as_many(self) -> None:
-        """The others have begun without us; if they were told another number, there is no place to wait for."""
-        theirs = _world(self.called[0])
-        if theirs != self.world and not self.verdict:
-            raise InvalidInput(_differ({0: theirs, self.rank: self.world}))
 
     def _lead(self) -> None:
         guests = _by_rank(self.store.get("guests").decode())

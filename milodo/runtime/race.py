@@ -17,7 +17,8 @@ from milodo.files import make_writable
 from milodo.learned.checkpoint import find_optimizer, read_card
 from milodo.loop import Keeper
 from milodo.network import DistributedNetwork, Network, Observer, TreeObserver, place
-from milodo.runtime.group import Group, flat, node_names
+from milodo.network.distributed import called
+from milodo.runtime.group import Group, flat
 from milodo.runtime.snapshots import Snapshots, forget_all
 from milodo.status import Status
 from milodo.topology import Topology
@@ -45,7 +46,7 @@ class Processes(Place):
 
     def begin(self, experiment: Experiment, graph: Topology, *, resume: bool, overwrite: bool) -> tuple[bool, bool]:
         self.experiment, self.held = experiment, place(graph.n, self.group.world)
-        self.group.agree({"same": self._same(graph)}, node_names(self.held))
+        self.group.agree({"same": self._same(graph)}, lambda rank: called(self.held[rank], rank))
         self.resume = resume or self.group.restarted
         return self.resume, overwrite and not self.group.restarted
 

@@ -72,19 +72,15 @@ class Snapshots:
         parts = leaves(state)
         tensors = {n: v.detach().cpu().contiguous().clone() for n, v in parts.items() if isinstance(v, torch.Tensor)}
         others = {n: v for n, v in parts.items() if not isinstance(v, torch.Tensor)}
-        facts = {
-            "format": FORMAT,
-            "run": self.run,
-            "k": k,
-            "others": others,
-            "traffic": vars(self.net.traffic),
-            "notes": self.notes(),
-        }
+        facts = {**self._identity(k), "others": others, "traffic": vars(self.net.traffic), "notes": self.notes()}
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic(self.path(k)) as part:
             save_file(tensors, part, metadata={"milodo": json.dumps(facts)})
         for old in self.available()[: -self.kept]:
             self.path(old).unlink(missing_ok=True)
+
+    def _identity(self, k: int) -> dict[str, Any]:
+        return {"format": FORMAT, "run": self.run, "k": k}
 
     def last(self, first: Any) -> tuple[int, Any] | None:
         if self.chosen is None:
@@ -96,12 +92,7 @@ class Snapshots:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
         except (OSError, SafetensorError, ValueError) as error:
             raise InvalidInput(f"{path}: not a snapshot ({error}). Start again without resuming.") from error
-        if (
-            not isinstance(facts, dict)
-            or facts.get("format") != FORMAT
-            or facts.get("run") != self.run
-            or facts.get("k") != self.chosen
-        ):
+        if not isinstance(facts, dict) or not self._identity(self.chosen).items() <= facts.items():
             raise InvalidInput(f"{path}: a snapshot of another run. Start again without resuming, or in another folder.", "out")
         parts = {}
         for name, value in leaves(first).items():
@@ -110,9 +101,8 @@ class Snapshots:
                 continue
             kept = tensors.get(name)
             if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
-                raise InvalidInput(
-                    f"{path}: {name} does not fit this run. Start again without resuming, or in another folder.", "out"
-                )
+                said = f"{path}: {name} does not fit this run. Start again without resuming, or in another folder."
+                raise InvalidInput(said, "out")
             parts[name] = kept.to(value.device)
         for name, value in facts["traffic"].items():
             setattr(self.net.traffic, name, int(value))
