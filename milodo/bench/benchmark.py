@@ -33,14 +33,9 @@ class Benchmark:
     """One experiment in one folder, simulated or wherever `place` says."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        folder: Path,
-        progress: Progress | None = None,
-        command: str | None = None,
-        *,
-        place: Place | None = None,
-    ) -> None:
+        self, experiment: Experiment, folder: Path, progress: Progress | None = None, command: str | None = None,
+        *, place: Place | None = None,
+    ) -> None:  # fmt: skip
         self.experiment, self.folder, self.command, self.place = experiment, folder, command, place or Simulated()
         self.progress = progress or (lambda task, fraction, detail: None)
         self.family = experiment.problem.build()

@@ -54,15 +54,9 @@ class Recorder:
     """Looks at states and keeps the rows; knows of each instance whether and how it has ended."""
 
     def __init__(
-        self,
-        method: str,
-        judge: Problem,
-        net: Network,
-        optimum: torch.Tensor,
-        seeds: Sequence[int],
-        first: int,
+        self, method: str, judge: Problem, net: Network, optimum: torch.Tensor, seeds: Sequence[int], first: int,
         observer: Observer | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.observer = observer or StackedObserver()
         self.method, self.problem, self.net, self.optimum, self.seeds, self.first = method, judge, net, optimum, seeds, first
         self.rows: list[list[Record]] = [[] for _ in seeds]
@@ -90,24 +84,13 @@ class Recorder:
         for b, seed in enumerate(self.seeds):
             if not running[b]:
                 continue
-            self.rows[b].append(
-                Record(
-                    method=self.method,
-                    instance=self.first + b,
-                    seed=seed,
-                    k=k,
-                    rounds=here.rounds,
-                    messages=round(messages),
-                    floats=round(floats),
-                    bytes=round(sent),
-                    seconds=seconds,
-                    loss=float(loss[b]),
-                    gap=float(loss[b]) - float(self.optimum[b]),
-                    consensus=consensus[b],
-                    status=self.ended[b],
-                    metrics={name: values[b] for name, values in metrics.items()},
-                )
-            )
+            row = Record(
+                method=self.method, instance=self.first + b, seed=seed, k=k, rounds=here.rounds, messages=round(messages),
+                floats=round(floats), bytes=round(sent), seconds=seconds, loss=float(loss[b]),
+                gap=float(loss[b]) - float(self.optimum[b]), consensus=consensus[b], status=self.ended[b],
+                metrics={name: values[b] for name, values in metrics.items()},
+            )  # fmt: skip
+            self.rows[b].append(row)
 
     def interrupt(self) -> None:
         """The user stopped the run: what is unfinished says so in its last row."""
@@ -122,15 +105,9 @@ class Recorder:
 
 @torch.no_grad()
 def record(
-    algorithm: Algorithm,
-    problem: Problem,
-    net: Network,
-    recorder: Recorder,
-    limits: Limits,
-    progress: Callable[[float], None] | None = None,
-    keeper: Keeper | None = None,
-    watch: Stopwatch | None = None,
-) -> Recorder:
+    algorithm: Algorithm, problem: Problem, net: Network, recorder: Recorder, limits: Limits,
+    progress: Callable[[float], None] | None = None, keeper: Keeper | None = None, watch: Stopwatch | None = None,
+) -> Recorder:  # fmt: skip
     """Runs until every instance has ended. On Ctrl-C the recorder keeps what it saw, and KeyboardInterrupt goes on up.
 
     A keeper goes on after the state it kept; the records and the seconds up to there are its business too.

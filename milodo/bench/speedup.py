@@ -181,22 +181,13 @@ def _row(method: str, gap: float, axis: str, costs: dict[int, _Cost], base: dict
     bounds = {q: (quantile((low for low, _ in ratios), q), quantile((high for _, high in ratios), q)) for q in (0.25, 0.5, 0.75)}
     decided = {q: low if low == high else math.nan for q, (low, high) in bounds.items()}
     return Speedup(
-        method=method,
-        gap=gap,
-        axis=axis,
-        instances=len(costs),
-        reached=sum(math.isfinite(cost) for cost in most),
-        median=quantile(most, 0.5),
-        q25=quantile(most, 0.25),
-        q75=quantile(most, 0.75),
+        method=method, gap=gap, axis=axis, instances=len(costs), reached=sum(math.isfinite(cost) for cost in most),
+        median=quantile(most, 0.5), q25=quantile(most, 0.25), q75=quantile(most, 0.75),
         last=quantile((cost.last for cost in costs.values()), 0.5),
         diverged=sum(math.isinf(cost.least) for cost in costs.values()),
-        ratio=decided[0.5],
-        ratio_q25=decided[0.25],
-        ratio_q75=decided[0.75],
-        ratio_least=bounds[0.5][0],
-        ratio_most=bounds[0.5][1],
-    )
+        ratio=decided[0.5], ratio_q25=decided[0.25], ratio_q75=decided[0.75],
+        ratio_least=bounds[0.5][0], ratio_most=bounds[0.5][1],
+    )  # fmt: skip
 
 
 def _ratio(base: _Cost, cost: _Cost) -> tuple[float, float]:

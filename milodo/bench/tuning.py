@@ -78,15 +78,9 @@ TIMES_PER_DECADE = 40
 
 @torch.no_grad()
 def tune(
-    method: type[Algorithm],
-    problem: Problem,
-    net: Network,
-    optimum: torch.Tensor,
-    search: Search,
-    *,
-    fixed: Parameters | None = None,
-    progress: Callable[[float, str], None] | None = None,
-) -> Tuning:
+    method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor, search: Search,
+    *, fixed: Parameters | None = None, progress: Callable[[float, str], None] | None = None,
+) -> Tuning:  # fmt: skip
     """The parameters with which `method` reaches the target soonest on `problem`, whose optimal values are given."""
     fixed = dict(fixed or {})
     kinds = {name: kind for name, kind in method.space.items() if name not in fixed}

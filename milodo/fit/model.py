@@ -49,18 +49,10 @@ class Plan:
 
 @torch.no_grad()
 def fit_model(
-    features: Sequence[Tensor],
-    targets: Sequence[Tensor],
-    task: Task,
-    net: Network,
-    observer: Observer,
-    *,
-    columns: tuple[str, ...],
-    classes: tuple[str, str] | None = None,
-    keeper: Keeper | None = None,
-    progress: Callable[[int, float], None] | None = None,
-    announce: Callable[[Plan], None] | None = None,
-) -> Fit:
+    features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, net: Network, observer: Observer,
+    *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, keeper: Keeper | None = None,
+    progress: Callable[[int, float], None] | None = None, announce: Callable[[Plan], None] | None = None,
+) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
     are 0 and 1."""
     begun = time.perf_counter()
@@ -101,25 +93,15 @@ def fit_model(
     shift = float(answer[-1] + scaled.target[0] * problem.translates) if task.intercept else 0.0
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
-        columns=columns,
-        coefficients=w.tolist(),
-        intercept=shift - float(w @ mean),
+        columns=columns, coefficients=w.tolist(), intercept=shift - float(w @ mean),
         standardised=answer[: len(scale)].tolist() if task.standardise else None,
-        classes=classes,
-        samples=int(scaled.samples[0, 0]),
-        method=plan.label,
-        why=plan.why,
-        parameters=plan.parameters or {},
-        objective=float(problem.objective(answer, observer)),
-        gap=float(off.gap),
-        residual=float(off.moved),
+        classes=classes, samples=int(scaled.samples[0, 0]),
+        method=plan.label, why=plan.why, parameters=plan.parameters or {},
+        objective=float(problem.objective(answer, observer)), gap=float(off.gap), residual=float(off.moved),
         consensus=float(off_by(problem, x, observer, units).consensus),
-        iterations=done,
-        status=status.name,
-        rounds=net.traffic.rounds,
-        bytes=round(float(sent)),
+        iterations=done, status=status.name, rounds=net.traffic.rounds, bytes=round(float(sent)),
         seconds=time.perf_counter() - begun,
-    )
+    )  # fmt: skip
 
 
 def _start(problem: LinearModel, scaled: Scaling) -> NodeTensor:

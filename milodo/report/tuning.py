@@ -11,13 +11,9 @@ from milodo.report import words
 from milodo.report.run import Run
 
 HOW = {
-    "tuned": "tuned here",
-    "published": "published in the paper",
-    "given": "given in the experiment",
-    "learned": "learned in training",
-    "safe": "derived by the method from curvature and graph",
-    "nothing": "nothing to choose",
-}
+    "tuned": "tuned here", "published": "published in the paper", "given": "given in the experiment",
+    "learned": "learned in training", "safe": "derived by the method from curvature and graph", "nothing": "nothing to choose",
+}  # fmt: skip
 
 
 def settings(run: Run) -> list[dict[str, Any]]:

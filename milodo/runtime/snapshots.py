@@ -36,8 +36,8 @@ class Snapshots:
         self.chosen: int | None = None
         self.notes: Callable[[], dict[str, Any]] = dict
         """What else to keep, asked for at every snapshot."""
-        self.found: dict[str, Any] = {}
-        """What was kept beside the state that `last` returned."""
+        self.restored: Callable[[dict[str, Any] | None], None] = lambda notes: None
+        """Told by `last` what was kept beside the state; None where there is nothing to go on from."""
 
     def available(self) -> list[int]:
         """Iterations of which this process has a snapshot."""
@@ -84,7 +84,7 @@ class Snapshots:
 
     def last(self, first: Any) -> tuple[int, Any] | None:
         if self.chosen is None:
-            return None
+            return self.restored(None)
         path = self.path(self.chosen)
         try:
             with safe_open(path, framework="pt") as file:
@@ -106,7 +106,7 @@ class Snapshots:
             parts[name] = kept.to(value.device)
         for name, value in facts["traffic"].items():
             setattr(self.net.traffic, name, int(value))
-        self.found = facts["notes"]
+        self.restored(facts["notes"])
         return self.chosen, rebuilt(first, parts)
 
 
