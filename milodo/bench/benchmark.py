@@ -69,17 +69,12 @@ class Benchmark:
         asked = {"seed": experiment.seed, "command": self.command, "config": experiment.model_dump(mode="json")}
         made_with = {**provenance(), **experiment.run.model_dump(include={"dtype", "device"}), **asked}
         return RunFile(
-            name=experiment.name,
-            title=experiment.title or self.family.name,
-            description=experiment.description,
-            problem=self.family.name,
-            instances=experiment.run.instances,
-            runtime=self.place.runtime,
+            name=experiment.name, title=experiment.title or self.family.name, description=experiment.description,
+            problem=self.family.name, instances=experiment.run.instances, runtime=self.place.runtime,
             topology=GraphFacts.of(self.whole, experiment.network),
-            gaps=experiment.report.gaps,
-            baseline=experiment.report.baseline or experiment.methods[0].key,
+            gaps=experiment.report.gaps, baseline=experiment.report.baseline or experiment.methods[0].key,
             provenance=Provenance.model_validate(made_with),
-        )
+        )  # fmt: skip
 
     def _check_memory(self) -> None:
         """Before anything runs: the instances that are held together fit."""

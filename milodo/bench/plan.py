@@ -59,14 +59,10 @@ class Planner:
         parameters, tuning = ({}, None) if method.learned else self._parameters(method)
         algorithm, weights = self.algorithm(method, parameters)
         facts = MethodFacts(
-            label=algorithm.label + (f" ({method.remark})" if method.remark else ""),
-            parameters=parameters,
+            label=algorithm.label + (f" ({method.remark})" if method.remark else ""), parameters=parameters, weights=weights,
             how="learned" if method.learned else method.use if METHODS[method.name].space else "nothing",
-            rounds_per_iteration=algorithm.rounds_on(self.net),
-            exact=algorithm.exact,
-            needs=algorithm.needs,
-            weights=weights,
-        )
+            rounds_per_iteration=algorithm.rounds_on(self.net), exact=algorithm.exact, needs=algorithm.needs,
+        )  # fmt: skip
         return facts, tuning
 
     def is_known(self, method: MethodTable, facts: MethodFacts) -> bool:
@@ -111,17 +107,13 @@ class Planner:
 
     def _tuned(self, method: MethodTable, fixed: Parameters) -> TuningFacts:
         cls, table = METHODS[method.name], self.experiment.tuning
+        network = self.experiment.network
         key = {
-            "method": method.name,
-            "fixed": fixed,
-            "problem": self.family.name,
-            "seeds": self._tuning_seeds,
-            "topology": self.net.topology.fingerprint,
-            "weights": self.experiment.network.weights,
-            **self.experiment.network.model_dump(include={"outage", "messages"}, exclude_defaults=True),
-            "search": table.model_dump(mode="json"),
-            "space": {name: repr(kind) for name, kind in cls.space.items()},
-        }
+            "method": method.name, "fixed": fixed, "problem": self.family.name, "seeds": self._tuning_seeds,
+            "topology": self.net.topology.fingerprint, "weights": network.weights,
+            **network.model_dump(include={"outage", "messages"}, exclude_defaults=True),
+            "search": table.model_dump(mode="json"), "space": {name: repr(kind) for name, kind in cls.space.items()},
+        }  # fmt: skip
         asked = {**table.model_dump(mode="json"), "seeds": self._tuning_seeds, "fixed": fixed}
         task = f"tune {cls.label}" + (f" ({method.remark})" if method.remark else "")
         kept = TuningFacts.model_validate({**asked, **(cache.load(key) or {}), "cached": True})

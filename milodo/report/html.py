@@ -130,14 +130,10 @@ def _picture(run: Run) -> dict[str, Any] | None:
     down = height / 2 + (0.5 - x[:, 1]) * (PICTURE - 2 * margin)
     nodes = [(round(float(a), 1), round(float(b), 1)) for a, b in zip(across, down, strict=True)]
     return {
-        "width": PICTURE,
-        "height": round(height, 1),
-        "radius": round(radius, 1),
-        "nodes": nodes,
-        "lines": [(*nodes[i], *nodes[j]) for i, j in topology.edges],
-        "ids": radius >= SMALLEST_WITH_ID,
+        "width": PICTURE, "height": round(height, 1), "radius": round(radius, 1), "ids": radius >= SMALLEST_WITH_ID,
+        "nodes": nodes, "lines": [(*nodes[i], *nodes[j]) for i, j in topology.edges],
         "label": f"{topology.name}: {topology.n} nodes, {len(topology.edges)} links, diameter {topology.diameter}",
-    }
+    }  # fmt: skip
 
 
 def _data(run: Run) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -29,23 +30,16 @@ T = TypeVar("T")
 
 def within(seconds: float, call: Callable[[], T]) -> T:
     """The call's result; TimeoutError if it takes longer. The store's own calls wait for ever for a host that hangs."""
-    result: list[Any] = []
+    result = Future[T]()
 
     def work() -> None:
         try:
-            result.append((True, call()))
+            result.set_result(call())
         except Exception as error:
-            result.append((False, error))
+            result.set_exception(error)
 
-    thread = threading.Thread(target=work, name=WAITING, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not result:
-        raise TimeoutError
-    fine, value = result[0]
-    if not fine:
-        raise value
-    return value
+    threading.Thread(target=work, name=WAITING, daemon=True).start()
+    return result.result(seconds)
 
 
 def still_waiting() -> bool:

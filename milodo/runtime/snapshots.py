@@ -41,13 +41,7 @@ class Snapshots:
 
     def available(self) -> list[int]:
         """Iterations of which this process has a snapshot."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(int(match[1]) for path in self.folder.iterdir() if (match := self._pattern.fullmatch(path.name)))
-
-    @property
-    def _pattern(self) -> re.Pattern[str]:
-        return re.compile(rf"rank{self.rank}-(\d+)\.safetensors")
+        return sorted(kept(self.folder).get(self.rank, []))
 
     def path(self, k: int) -> Path:
         return self.folder / f"rank{self.rank}-{k}.safetensors"
@@ -110,6 +104,15 @@ class Snapshots:
         return self.chosen, rebuilt(first, parts)
 
 
+def kept(folder: Path) -> dict[int, list[int]]:
+    """Iterations of which there is a snapshot, by rank."""
+    found: dict[int, list[int]] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := re.fullmatch(r"rank(\d+)-(\d+)\.safetensors", path.name):
+            found.setdefault(int(match[1]), []).append(int(match[2]))
+    return found
+
+
 def forget_all(folder: Path, ranks: Callable[[int], bool]) -> None:
     """Removes all snapshots of these ranks, of whichever method and start, and what a kill left half-written of them."""
     for place in [*(path for path in folder.glob("*") if path.is_dir()), folder]:
@@ -130,12 +133,8 @@ def latest(folder: Path, processes: int = 1) -> tuple[Path, int] | None:
     """The newest folder with snapshots of this many processes, and the latest iteration that all of them have."""
     newest: tuple[float, Path, int] | None = None
     for place in [folder, *(path for path in folder.glob("*") if path.is_dir())] if folder.is_dir() else []:
-        kept: dict[str, list[int]] = {}
-        for path in place.glob("rank*-*.safetensors"):
-            rank, _, k = path.stem.partition("-")
-            if k.isdigit():
-                kept.setdefault(rank, []).append(int(k))
-        k = common(list(kept.values())) if len(kept) >= processes else None
+        found = list(kept(place).values())
+        k = common(found) if len(found) >= processes else None
         if k is not None and (newest is None or place.stat().st_mtime > newest[0]):
             newest = (place.stat().st_mtime, place, k)
     return None if newest is None else newest[1:]
