@@ -72,8 +72,8 @@ def load_position(path: Path, optimizer: Learned) -> tuple[Position, dict[str, t
             said: dict[str, Any] = json.loads((file.metadata() or {}).get("milodo", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
     except FileNotFoundError:
-        said = f"nothing to resume in {str(path.parent)!r}: it has no {path.name}. Overwrite it."
-        raise InvalidInput(said, "overwrite") from None
+        lacking = f"nothing to resume in {str(path.parent)!r}: it has no {path.name}. Overwrite it."
+        raise InvalidInput(lacking, "overwrite") from None
     except (OSError, ValueError, SafetensorError) as error:
         raise InvalidInput(f"{path}: cannot be read ({error}). Overwrite it.", "overwrite") from error
     if said.pop("format", None) != FORMAT or {field.name for field in fields(Position)} != set(said):
