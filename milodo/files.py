@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import json
 import os
 import socket
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,20 @@ class atomic:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     with atomic(path) as part:
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    with atomic(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def read_csv(path: Path, again: str) -> list[list[str]]:
+    """All lines; `again` says how to make the file anew."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"{path}: cannot be read ({shortened(error)}). The file was damaged; {again} again.") from error
 
 
 def read_versioned_json(path: Path, newest: int = FORMAT) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def test_gaps_of_a_float32_run_are_computed_in_float64():
 
 
 def test_seconds_limit_ends_a_run():
-    recorder, _, _ = run(limits=Limits(iterations=10**7, seconds=0.05, per_decade=100))
+    recorder, _, _ = run(limits=Limits(iterations=10**7, seconds=0.05, samples_per_decade=100))
     assert {rows[-1].status for rows in recorder.rows} == {Status.TIME}
 
 

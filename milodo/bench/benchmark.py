@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from milodo.bench.place import Chunk, Place, Simulated
 from milodo.bench.plan import Planner, Progress, certified, chunks, race_seeds
-from milodo.bench.recorder import Limits, Recorder, Stopwatch, record
+from milodo.bench.recorder import Recorder, Stopwatch, record
 from milodo.bench.records import append_records, read_records, write_records
 from milodo.bench.run_file import NAME, GraphFacts, MethodFacts, Provenance, ReferenceFacts, RunFile
 from milodo.config import Experiment, MethodTable
@@ -20,7 +21,7 @@ from milodo.folder import RunFolder
 from milodo.loop import check
 from milodo.memory import need_memory
 from milodo.network import Network
-from milodo.problems import Problem, Reference
+from milodo.problems import Problem
 from milodo.provenance import provenance
 from milodo.status import Status
 
@@ -32,14 +33,9 @@ class Benchmark:
     """One experiment in one folder, simulated or wherever `place` says."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        folder: Path,
-        progress: Progress | None = None,
-        command: str | None = None,
-        *,
-        place: Place | None = None,
-    ) -> None:
+        self, experiment: Experiment, folder: Path, progress: Progress | None = None, command: str | None = None,
+        *, place: Place | None = None,
+    ) -> None:  # fmt: skip
         self.experiment, self.folder, self.command, self.place = experiment, folder, command, place or Simulated()
         self.progress = progress or (lambda task, fraction, detail: None)
         self.family = experiment.problem.build()
@@ -70,28 +66,15 @@ class Benchmark:
     def _begun(self) -> RunFile:
         """The facts of a run that is about to begin."""
         experiment = self.experiment
-        made_with = Provenance.model_validate(
-            {
-                **provenance(),
-                "dtype": experiment.run.dtype,
-                "device": experiment.run.device,
-                "seed": experiment.seed,
-                "command": self.command,
-                "config": experiment.model_dump(mode="json"),
-            }
-        )
+        asked = {"seed": experiment.seed, "command": self.command, "config": experiment.model_dump(mode="json")}
+        made_with = {**provenance(), **experiment.run.model_dump(include={"dtype", "device"}), **asked}
         return RunFile(
-            name=experiment.name,
-            title=experiment.title or self.family.name,
-            description=experiment.description,
-            problem=self.family.name,
-            instances=experiment.run.instances,
-            runtime=self.place.runtime,
+            name=experiment.name, title=experiment.title or self.family.name, description=experiment.description,
+            problem=self.family.name, instances=experiment.run.instances, runtime=self.place.runtime,
             topology=GraphFacts.of(self.whole, experiment.network),
-            gaps=experiment.report.gaps,
-            baseline=experiment.report.baseline or experiment.methods[0].key,
-            provenance=made_with,
-        )
+            gaps=experiment.report.gaps, baseline=experiment.report.baseline or experiment.methods[0].key,
+            provenance=Provenance.model_validate(made_with),
+        )  # fmt: skip
 
     def _check_memory(self) -> None:
         """Before anything runs: the instances that are held together fit."""
@@ -163,9 +146,10 @@ class Benchmark:
         judge, problem = self._instances(chunk, net.nodes)
         known = self.place.shared(f"optimum/{chunk[0]}", lambda: {"values": self._optima(chunk, judge)})
         self.place.meet(f"data/{chunk[0]}")
-        optima = torch.tensor(known["values"], dtype=torch.float64)
+        optima, seeds = torch.tensor(known["values"], dtype=torch.float64), race_seeds(self.experiment, chunk)
         for method in todo:
-            self._race(method, methods[method.key], chunk, net, judge, problem, optima)
+            recorder = Recorder(method.key, judge, net, optima, seeds, chunk[0], self.place.observer)
+            self._race(method, methods[method.key], chunk, problem, recorder)
 
     def _instances(self, chunk: Chunk, nodes: Sequence[int]) -> tuple[Problem, Problem]:
         """The instances of a chunk in fp64, by which methods are judged, and in the precision they run in."""
@@ -182,42 +166,23 @@ class Benchmark:
         found = certified(whole, "test instances", self.progress)
         if found is None:
             return [math.nan] * len(seeds)
-        self._note_reference(chunk, found)
-        return torch.where(found.certified, found.value, math.nan).tolist()
-
-    def _note_reference(self, chunk: Chunk, found: Reference) -> None:
+        optima = torch.where(found.certified, found.value, math.nan).tolist()
         instances, so_far = self.experiment.run.instances, self.file.reference or ReferenceFacts()
         values = (so_far.values + [None] * instances)[:instances]
-        certificates = zip(found.value.tolist(), found.certified.tolist(), strict=True)
-        values[slice(*chunk)] = [value if known else None for value, known in certificates]
+        values[slice(*chunk)] = [None if math.isnan(value) else value for value in optima]
         largest = max(so_far.largest or 0.0, float(found.certificate.max()))
         self.file.reference = ReferenceFacts(kind=so_far.kind or found.kind, largest=largest, values=values)
         self.file.write(self.folder)
+        return optima
 
-    def _race(
-        self,
-        method: MethodTable,
-        facts: MethodFacts,
-        chunk: Chunk,
-        net: Network,
-        judge: Problem,
-        problem: Problem,
-        optima: torch.Tensor,
-    ) -> None:
+    def _race(self, method: MethodTable, facts: MethodFacts, chunk: Chunk, problem: Problem, recorder: Recorder) -> None:
         """One method on one chunk."""
-        table, place = self.experiment.run, self.place
+        table, place, net, watch = self.experiment.run, self.place, recorder.net, Stopwatch(problem.device)
         algorithm = self.planner.algorithm(method, facts.parameters or {})[0].at(net.nodes)
         check(algorithm, problem, net)
-        limits = Limits(
-            iterations=min(table.iterations, method.iterations or table.iterations),
-            stop_gap=table.stop_gap,
-            seconds=table.seconds,
-            per_decade=table.samples_per_decade,
-        )
-        seeds, watch = race_seeds(self.experiment, chunk), Stopwatch(problem.device)
-        recorder = Recorder(method.key, judge, net, optima, seeds, chunk[0], place.observer)
+        limits = table.model_copy(update={"iterations": min(table.iterations, method.iterations or table.iterations)})
         task = f"race {facts.label or method.key}"
-        if len(seeds) < table.instances:
+        if chunk[1] - chunk[0] < table.instances:
             task += f", instances {chunk[0] + 1} to {chunk[1]}"
         self.progress(task, 0.0, "")
         keeper = place.keeper(method, chunk, recorder, watch)
@@ -238,6 +203,5 @@ def _outcome(recorder: Recorder) -> str:
     last = [rows[-1] for rows in recorder.rows]
     what = "gap" if any(math.isfinite(row.gap) for row in last) else "loss"
     middle = sorted(row.value(what) for row in last)[len(last) // 2]
-    statuses = {status: recorder.ended.count(status) for status in recorder.ended}
-    ends = ", ".join(f"{count} {status.name.lower()}" for status, count in statuses.items())
+    ends = ", ".join(f"{count} {status.name.lower()}" for status, count in Counter(recorder.ended).items())
     return f"{what} {middle:.0e} at k = {max(row.k for row in last)} ({ends})"

@@ -52,19 +52,17 @@ def _check_alike(folder: Path, run: RunFile, other: Path, first: RunFile) -> Non
 
 
 def _told_apart(key: str, runtime: str, taken: Collection[str]) -> str:
-    word = runtime
-    for number in range(2, 100):
-        if key not in taken:
-            return key
-        name = f"{key[:-1]}, {word})" if key.endswith(")") else f"{key} ({word})"
+    remarks = (runtime, *(f"{runtime} {number}" for number in range(2, 100)))
+    for name in (key, *(_remarked(key, remark) for remark in remarks)):
         if name not in taken:
             return name
-        word = f"{runtime} {number}"
     raise InvalidInput(f"too many runs with a method {quoted(key)}. Merge fewer of them.")
 
 
+def _remarked(name: str, remark: str) -> str:
+    return f"{name[:-1]}, {remark})" if name.endswith(")") else f"{name} ({remark})"
+
+
 def _labelled(facts: MethodFacts, key: str, name: str) -> MethodFacts:
-    if key == name:
-        return facts
-    extra, label = name[len(key.removesuffix(")")) :].strip(" (,)"), facts.label or key
-    return facts.model_copy(update={"label": f"{label[:-1]}, {extra})" if label.endswith(")") else f"{label} ({extra})"})
+    extra = name[len(key.removesuffix(")")) :].strip(" (,)")
+    return facts.model_copy(update={"label": _remarked(facts.label or key, extra)}) if name != key else facts

@@ -12,7 +12,7 @@ from milodo.algorithms.published import published
 from milodo.bench import cache
 from milodo.bench.place import Chunk
 from milodo.bench.run_file import MethodFacts, TuningFacts, WeightsFacts
-from milodo.bench.tuning import Parameters, Search, tune
+from milodo.bench.tuning import Parameters, tune
 from milodo.config import Experiment, MethodTable
 from milodo.errors import InvalidInput
 from milodo.learned import Learned
@@ -59,14 +59,10 @@ class Planner:
         parameters, tuning = ({}, None) if method.learned else self._parameters(method)
         algorithm, weights = self.algorithm(method, parameters)
         facts = MethodFacts(
-            label=algorithm.label + (f" ({method.remark})" if method.remark else ""),
-            parameters=parameters,
+            label=algorithm.label + (f" ({method.remark})" if method.remark else ""), parameters=parameters, weights=weights,
             how="learned" if method.learned else method.use if METHODS[method.name].space else "nothing",
-            rounds_per_iteration=algorithm.rounds_on(self.net),
-            exact=algorithm.exact,
-            needs=algorithm.needs,
-            weights=weights,
-        )
+            rounds_per_iteration=algorithm.rounds_on(self.net), exact=algorithm.exact, needs=algorithm.needs,
+        )  # fmt: skip
         return facts, tuning
 
     def is_known(self, method: MethodTable, facts: MethodFacts) -> bool:
@@ -111,17 +107,13 @@ class Planner:
 
     def _tuned(self, method: MethodTable, fixed: Parameters) -> TuningFacts:
         cls, table = METHODS[method.name], self.experiment.tuning
+        network = self.experiment.network
         key = {
-            "method": method.name,
-            "fixed": fixed,
-            "problem": self.family.name,
-            "seeds": self._tuning_seeds,
-            "topology": self.net.topology.fingerprint,
-            "weights": self.experiment.network.weights,
-            **self.experiment.network.model_dump(include={"outage", "messages"}, exclude_defaults=True),
-            "search": table.model_dump(mode="json"),
-            "space": {name: repr(kind) for name, kind in cls.space.items()},
-        }
+            "method": method.name, "fixed": fixed, "problem": self.family.name, "seeds": self._tuning_seeds,
+            "topology": self.net.topology.fingerprint, "weights": network.weights,
+            **network.model_dump(include={"outage", "messages"}, exclude_defaults=True),
+            "search": table.model_dump(mode="json"), "space": {name: repr(kind) for name, kind in cls.space.items()},
+        }  # fmt: skip
         asked = {**table.model_dump(mode="json"), "seeds": self._tuning_seeds, "fixed": fixed}
         task = f"tune {cls.label}" + (f" ({method.remark})" if method.remark else "")
         kept = TuningFacts.model_validate({**asked, **(cache.load(key) or {}), "cached": True})
@@ -130,15 +122,11 @@ class Planner:
             return kept
         problem, best, net = self._tuning_instances
         self.progress(task, 0.0, "")
-        found = tune(
-            cls,
-            problem,
-            net,
-            best,
-            Search(**table.model_dump(exclude={"instances"})),
-            fixed=fixed,
-            progress=lambda fraction, detail: self.progress(task, min(fraction, 0.99), detail),  # 1 is said with the result
-        ).to_json()
+
+        def progress(fraction: float, detail: str) -> None:
+            self.progress(task, min(fraction, 0.99), detail)  # 1 is said with the result
+
+        found = tune(cls, problem, net, best, table, fixed=fixed, progress=progress).to_json()
         cache.store(key, found)
         tuning = TuningFacts.model_validate({**asked, **found})
         self.progress(task, 1.0, "every candidate diverged" if tuning.score is None else brief(tuning.best or {}))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from milodo.algorithms import Algorithm
 from milodo.bench.records import Record
+from milodo.config.tables import RunTable
 from milodo.judge import Judge
 from milodo.loop import Keeper, iterate
 from milodo.metrics import consensus_error
@@ -27,16 +28,8 @@ def sample_times(iterations: int, per_decade: int) -> list[int]:
     return sorted(k for k in {0, iterations} | spaced if k <= iterations)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """When a run of a method ends; whichever comes first."""
-
-    iterations: int
-    stop_gap: float | None = None
-    """An instance is done when its gap is below this."""
-    seconds: float | None = None
-    """Of steps, for one batch of instances."""
-    per_decade: int = 30
+Limits = RunTable
+"""When a run of a method ends, whichever comes first, and how often it is looked at."""
 
 
 class Stopwatch:
@@ -61,15 +54,9 @@ class Recorder:
     """Looks at states and keeps the rows; knows of each instance whether and how it has ended."""
 
     def __init__(
-        self,
-        method: str,
-        judge: Problem,
-        net: Network,
-        optimum: torch.Tensor,
-        seeds: Sequence[int],
-        first: int,
+        self, method: str, judge: Problem, net: Network, optimum: torch.Tensor, seeds: Sequence[int], first: int,
         observer: Observer | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.observer = observer or StackedObserver()
         self.method, self.problem, self.net, self.optimum, self.seeds, self.first = method, judge, net, optimum, seeds, first
         self.rows: list[list[Record]] = [[] for _ in seeds]
@@ -97,24 +84,13 @@ class Recorder:
         for b, seed in enumerate(self.seeds):
             if not running[b]:
                 continue
-            self.rows[b].append(
-                Record(
-                    method=self.method,
-                    instance=self.first + b,
-                    seed=seed,
-                    k=k,
-                    rounds=here.rounds,
-                    messages=round(messages),
-                    floats=round(floats),
-                    bytes=round(sent),
-                    seconds=seconds,
-                    loss=float(loss[b]),
-                    gap=float(loss[b]) - float(self.optimum[b]),
-                    consensus=consensus[b],
-                    status=self.ended[b],
-                    metrics={name: values[b] for name, values in metrics.items()},
-                )
-            )
+            row = Record(
+                method=self.method, instance=self.first + b, seed=seed, k=k, rounds=here.rounds, messages=round(messages),
+                floats=round(floats), bytes=round(sent), seconds=seconds, loss=float(loss[b]),
+                gap=float(loss[b]) - float(self.optimum[b]), consensus=consensus[b], status=self.ended[b],
+                metrics={name: values[b] for name, values in metrics.items()},
+            )  # fmt: skip
+            self.rows[b].append(row)
 
     def interrupt(self) -> None:
         """The user stopped the run: what is unfinished says so in its last row."""
@@ -129,21 +105,15 @@ class Recorder:
 
 @torch.no_grad()
 def record(
-    algorithm: Algorithm,
-    problem: Problem,
-    net: Network,
-    recorder: Recorder,
-    limits: Limits,
-    progress: Callable[[float], None] | None = None,
-    keeper: Keeper | None = None,
-    watch: Stopwatch | None = None,
-) -> Recorder:
+    algorithm: Algorithm, problem: Problem, net: Network, recorder: Recorder, limits: Limits,
+    progress: Callable[[float], None] | None = None, keeper: Keeper | None = None, watch: Stopwatch | None = None,
+) -> Recorder:  # fmt: skip
     """Runs until every instance has ended. On Ctrl-C the recorder keeps what it saw, and KeyboardInterrupt goes on up.
 
     A keeper goes on after the state it kept; the records and the seconds up to there are its business too.
     """
     if algorithm.longest is not None:
-        limits = replace(limits, iterations=min(limits.iterations, algorithm.longest))
+        limits = limits.model_copy(update={"iterations": min(limits.iterations, algorithm.longest)})
     watch = watch or Stopwatch(problem.device)
     k, after = 0, None
     try:
@@ -154,7 +124,7 @@ def record(
         states = iterate(algorithm, problem, net, after=after)
         watch.start()
         state = next(states)
-        for target in (due for due in sample_times(limits.iterations, limits.per_decade) if due >= k):
+        for target in (due for due in sample_times(limits.iterations, limits.samples_per_decade) if due >= k):
             while k < target:
                 state = next(states)
                 k += 1

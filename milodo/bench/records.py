@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from milodo.errors import LARGEST, InvalidInput, quoted, shortened
-from milodo.files import atomic, is_file
+from milodo.files import is_file, read_csv, write_csv
 from milodo.status import Status
 
 
@@ -67,16 +67,13 @@ def append_records(path: Path, records: Iterable[Record]) -> None:
         write_records(path, [*(read_records(path) if columns else []), *records])
         return
     with path.open("a", newline="", encoding="utf-8") as file:
-        _write(file, columns, records)
+        csv.writer(file).writerows(_cells(record, columns) for record in records)
 
 
-def write_records(path: Path, records: Iterable[Record]) -> None:
+def write_records(path: Path, records: Sequence[Record]) -> None:
     """Replaces the file, all or nothing."""
-    records = list(records)
     columns = _columns(records)
-    with atomic(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerow(columns)
-        _write(file, columns, records)
+    write_csv(path, columns, (_cells(record, columns) for record in records))
 
 
 def _columns(records: Sequence[Record]) -> list[str]:
@@ -90,10 +87,9 @@ def _not_metrics(names: Sequence[str]) -> list[str]:
     return [name for k, name in enumerate(names) if not METRIC.fullmatch(name) or name in COLUMNS or name in names[:k]]
 
 
-def _write(file: IO[str], columns: Sequence[str], records: Iterable[Record]) -> None:
-    for record in records:
-        cells = {**vars(record), "status": record.status.name, **record.metrics}
-        csv.writer(file).writerow([cells.get(column, "") for column in columns])
+def _cells(record: Record, columns: Sequence[str]) -> list[Any]:
+    cells = {**vars(record), "status": record.status.name, **record.metrics}
+    return [cells.get(column, "") for column in columns]
 
 
 def _header(path: Path) -> list[str]:
@@ -107,11 +103,7 @@ def read_records(path: Path, *, drop_cut_line: bool = False) -> list[Record]:
         raise InvalidInput(
             f"no records at {quoted(str(path), 200)}. Run `milodo bench EXPERIMENT.toml` first, and give its run folder."
         )
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            header, *lines = [*csv.reader(file)] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path}: cannot be read ({shortened(error)}). The file was damaged; run again.") from error
+    header, *lines = read_csv(path, "run") or [[]]
     if header[: len(COLUMNS)] != COLUMNS or _not_metrics(header[len(COLUMNS) :]):
         raise InvalidInput(f"{path}: not a milodo records file (expected the columns {', '.join(COLUMNS)}, and metrics).")
     records = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
-import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 from pydantic_core import PydanticUseDefault
 
@@ -75,16 +74,8 @@ class GraphFacts(Part):
     @classmethod
     def of(cls, net: Network, table: NetworkTable) -> Self:
         graph = net.topology
-        facts = cls(
-            name=graph.name,
-            n=graph.n,
-            links=len(graph.edges),
-            weights=table.weights,
-            contraction=net.contraction,
-            fingerprint=graph.fingerprint,
-            outage=table.outage,
-            messages=table.messages,
-        )
+        carried = {"contraction": net.contraction, **table.model_dump(include={"weights", "outage", "messages"})}
+        facts = cls(name=graph.name, n=graph.n, links=len(graph.edges), fingerprint=graph.fingerprint, **carried)
         if not facts.is_large:
             facts.edges, facts.diameter = [list(edge) for edge in graph.edges], graph.diameter
         return facts
@@ -104,11 +95,9 @@ class GraphFacts(Part):
             raise InvalidInput(f"the topology has {n} nodes, which {len(edges)} edges cannot join. {edited}")
         if self.is_large:
             return None
-        graph = nx.Graph()
-        graph.add_nodes_from(range(n))
-        graph.add_edges_from(edges)
+        said = Topology(n, tuple((i, j) for i, j in edges), self.name or "graph")
         try:
-            return Topology.from_graph(graph, self.name or "graph")
+            return Topology.from_graph(said.graph, said.name)
         except InvalidInput as error:
             raise InvalidInput(f"the topology is none. {shortened(error, 300)}") from error
 

@@ -117,8 +117,7 @@ def curves(runs: Runs, method: str, axis: str, quantity: str) -> tuple[Array, Ar
     certified = _certified(runs) if quantity == "gap" else runs[method].keys()
     kept = {i: rows for i, rows in runs[method].items() if i in certified}
     if not kept:
-        empty = np.empty(0)
-        return empty, empty, empty, empty
+        return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
     lost = math.inf if quantity in QUANTITIES else math.nan
     ks = np.array(sorted({record.k for rows in kept.values() for record in rows}), dtype=float)
     values, costs = np.full((len(kept), len(ks)), np.nan), np.full((len(kept), len(ks)), np.nan)
@@ -179,31 +178,16 @@ class _Cost:
 def _row(method: str, gap: float, axis: str, costs: dict[int, _Cost], base: dict[int, _Cost]) -> Speedup:
     most = [cost.most for cost in costs.values()]
     ratios = [_ratio(base[i], cost) for i, cost in costs.items() if i in base]
-
-    def bounds(q: float) -> tuple[float, float]:
-        return quantile((low for low, _ in ratios), q), quantile((high for _, high in ratios), q)
-
-    def decided(q: float) -> float:
-        low, high = bounds(q)
-        return low if low == high else math.nan
-
+    bounds = {q: (quantile((low for low, _ in ratios), q), quantile((high for _, high in ratios), q)) for q in (0.25, 0.5, 0.75)}
+    decided = {q: low if low == high else math.nan for q, (low, high) in bounds.items()}
     return Speedup(
-        method=method,
-        gap=gap,
-        axis=axis,
-        instances=len(costs),
-        reached=sum(math.isfinite(cost) for cost in most),
-        median=quantile(most, 0.5),
-        q25=quantile(most, 0.25),
-        q75=quantile(most, 0.75),
+        method=method, gap=gap, axis=axis, instances=len(costs), reached=sum(math.isfinite(cost) for cost in most),
+        median=quantile(most, 0.5), q25=quantile(most, 0.25), q75=quantile(most, 0.75),
         last=quantile((cost.last for cost in costs.values()), 0.5),
         diverged=sum(math.isinf(cost.least) for cost in costs.values()),
-        ratio=decided(0.5),
-        ratio_q25=decided(0.25),
-        ratio_q75=decided(0.75),
-        ratio_least=bounds(0.5)[0],
-        ratio_most=bounds(0.5)[1],
-    )
+        ratio=decided[0.5], ratio_q25=decided[0.25], ratio_q75=decided[0.75],
+        ratio_least=bounds[0.5][0], ratio_most=bounds[0.5][1],
+    )  # fmt: skip
 
 
 def _ratio(base: _Cost, cost: _Cost) -> tuple[float, float]:
@@ -239,9 +223,8 @@ def _between(ks: Array, k: Array, value: Array) -> Array:
 
 def _certified(runs: Runs) -> set[int]:
     """Instances whose f* is known: some method has a finite gap there."""
-    return {
-        i for instances in runs.values() for i, rows in instances.items() if any(math.isfinite(record.gap) for record in rows)
-    }
+    every = (pair for instances in runs.values() for pair in instances.items())
+    return {i for i, rows in every if any(math.isfinite(record.gap) for record in rows)}
 
 
 def _check(kind: str, word: str, known: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ import torch
 
 from milodo.algorithms import Algorithm, Choice, Continuous
 from milodo.bench.recorder import sample_times
+from milodo.bench.run_file import TuningFacts
+from milodo.config.tables import TuningTable
 from milodo.judge import Judge
 from milodo.loop import advance, iterate
 from milodo.network import Network, StackedObserver
@@ -24,24 +26,10 @@ from milodo.problems import Problem
 from milodo.tree import selected
 
 Parameters = dict[str, float | int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """How hard to look, and for what."""
-
-    target: float = 1e-3
-    """Mean gap over the tuning instances that a method should reach soonest."""
-    iterations: int = 2000
-    """Given to each candidate."""
-    cost: str = "iterations"
-    """What 'soonest' counts: 'iterations' or 'rounds'."""
-    points: int = 13
-    """Grid points of a method's only parameter."""
-    points_each: int = 7
-    """Grid points of each parameter where there are two."""
-    refinements: int = 3
-    """Finer grids around the best."""
+Progress = Callable[[float], None]
+"""Called with the fraction that is done."""
+Search = TuningTable
+"""How hard to look, and for what."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +55,10 @@ class Tuning:
     trials: list[Trial] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "best": self.best,
-            "score": _plain(self.score),
-            "reached": self.reached,
-            "candidates": len(self.trials),
-            "grid": [{k: _plain(v) if isinstance(v, float) else v for k, v in asdict(trial).items()} for trial in self.trials],
-        }
-
-
-def _plain(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None
+        """As run.json says it, where what is infinite is missing."""
+        grid = [vars(trial) for trial in self.trials]
+        facts = TuningFacts.model_validate({**vars(self), "candidates": len(grid), "grid": grid})
+        return facts.model_dump(include={"best", "score", "reached", "candidates", "grid"})
 
 
 GROUP_NUMBERS = 2**17
@@ -98,15 +78,9 @@ TIMES_PER_DECADE = 40
 
 @torch.no_grad()
 def tune(
-    method: type[Algorithm],
-    problem: Problem,
-    net: Network,
-    optimum: torch.Tensor,
-    search: Search,
-    *,
-    fixed: Parameters | None = None,
-    progress: Callable[[float, str], None] | None = None,
-) -> Tuning:
+    method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor, search: Search,
+    *, fixed: Parameters | None = None, progress: Callable[[float, str], None] | None = None,
+) -> Tuning:  # fmt: skip
     """The parameters with which `method` reaches the target soonest on `problem`, whose optimal values are given."""
     fixed = dict(fixed or {})
     kinds = {name: kind for name, kind in method.space.items() if name not in fixed}
@@ -180,14 +154,13 @@ class _Trials:
     def best(self) -> Trial:
         return min(self.done, key=_rank)
 
-    def run_grid(self, choice: Parameters, grids: dict[str, np.ndarray], progress: Callable[[float], None]) -> None:
+    def run_grid(self, choice: Parameters, grids: dict[str, np.ndarray], progress: Progress) -> None:
         """All combinations of the grids that were not run before."""
         combinations = [dict(zip(grids, map(float, values), strict=True)) for values in itertools.product(*grids.values())]
         combinations = [c for c in combinations if not any(_same(c | choice, trial.parameters) for trial in self.done)]
-        if not combinations:
-            return
-        to_beat = self.best.score if self.done else math.inf
-        self.done += self._run_side_by_side(choice, combinations, self.search, to_beat, progress)
+        if combinations:
+            to_beat = self.best.score if self.done else math.inf
+            self.done += self._run_side_by_side(choice, combinations, self.search, to_beat, progress)
 
     def sturdiest(self, steps: list[str], free: list[str]) -> Trial:
         """The best trial that still works with its step sizes a little larger.
@@ -203,7 +176,8 @@ class _Trials:
         larger = [{name: t.parameters[name] * (MARGIN if name in steps else 1) for name in free} for t in front]
         rounds = self._unit(self.method(**best.parameters))
         longer = max(1, min(self.search.iterations, math.ceil(3 * best.score / rounds)))
-        pushed = self._run_side_by_side(choice, larger, replace(self.search, iterations=longer), None, lambda fraction: None)
+        search = self.search.model_copy(update={"iterations": longer})
+        pushed = self._run_side_by_side(choice, larger, search, None, lambda fraction: None)
         for trial, push in zip(front, pushed, strict=True):
             if not push.diverged and push.gap <= 2 * max(trial.gap, self.search.target):
                 return trial
@@ -213,19 +187,12 @@ class _Trials:
         return algorithm.rounds_on(self.net) if self.search.cost == "rounds" else 1
 
     def _run_side_by_side(
-        self,
-        choice: Parameters,
-        candidates: list[Parameters],
-        search: Search,
-        to_beat: float | None,
-        progress: Callable[[float], None],
+        self, choice: Parameters, candidates: list[Parameters], search: Search, to_beat: float | None, progress: Progress
     ) -> list[Trial]:
         """Runs candidates until one reaches the target or none can beat `to_beat` any more (None: to the end)."""
         size = max(1, GROUP_NUMBERS // self.problem.zeros().numel())
-        groups = [
-            _Group(self.method, self.problem, self.net, choice, candidates[start : start + size])
-            for start in range(0, len(candidates), size)
-        ]
+        parts = [candidates[start : start + size] for start in range(0, len(candidates), size)]
+        groups = [_Group(self.method, self.problem, self.net, choice, part) for part in parts]
         unit = self._unit(groups[0].algorithm)
         for k in sample_times(search.iterations, TIMES_PER_DECADE):
             for group in groups:
@@ -254,13 +221,9 @@ class _Group:
         self.k, self.state = 0, next(iterate(self.algorithm, problem, net, x0=start.expand(len(candidates), *start.shape)))
 
     def _build(self) -> Algorithm:
-        problem = self.problem
-        ones = [1] * (len(problem.batch) + 2)
-        columns = {
-            name: torch.tensor([self.candidates[c][name] for c in self.alive], dtype=problem.dtype, device=problem.device)
-            for name in self.candidates[0]
-        }
-        return self.method(**self.choice, **{name: column.reshape(-1, *ones) for name, column in columns.items()})
+        like, ones = self.problem.zeros(), [1] * (len(self.problem.batch) + 2)
+        columns = {name: [self.candidates[c][name] for c in self.alive] for name in self.candidates[0]}
+        return self.method(**self.choice, **{name: like.new_tensor(each).reshape(-1, *ones) for name, each in columns.items()})
 
     def advance(self, to: int) -> None:
         for k in range(self.k + 1, to + 1 if self.alive else 0):

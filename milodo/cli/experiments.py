@@ -80,11 +80,11 @@ def train(
     folder. Ctrl-C loses the batch under way, a kill at most half a minute more; the same command with --resume goes on.
     """
     from milodo.learned.checkpoint import read_card
-    from milodo.training import Trainer, TrainingInterrupted
+    from milodo.training import Trainer
 
     loaded, folder = opened(experiment, {"seed": seed}, out, threads)
     again = command_line("train", experiment, {"seed": seed, "threads": threads if threads > 1 else None}, folder)
-    with working_in(folder, "trained", f"{again} --resume", TrainingInterrupted) as bars:
+    with working_in(folder, "trained", f"{again} --resume") as bars:
         path = Trainer(loaded, folder, bars, as_written(again)).run(resume=resume, overwrite=overwrite)
     say(console, f"Trained {path}, with its card beside it; the curve is in {draw_curve(folder)}.")
     if not (folder / "tensorboard").exists():

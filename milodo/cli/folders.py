@@ -19,12 +19,12 @@ FEW = 32
 
 
 @contextmanager
-def working_in(folder: Path, kept: str, again: str, *stopped: type[Exception]) -> Iterator[Bars]:
+def working_in(folder: Path, kept: str, again: str) -> Iterator[Bars]:
     """Alone in the folder, with progress bars; who stops it is told what is kept and how to go on."""
     try:
         with locked(folder), Bars(console) as bars:
             yield bars
-    except (KeyboardInterrupt, *stopped):
+    except KeyboardInterrupt:
         say(complaints, f"\nStopped. What was {kept} is kept in {folder}.\nGo on with:      {again}")
         if (folder / "records.csv").exists():
             say(complaints, f"Look at it with: {shlex.join(['milodo', 'report', str(folder)])}")

@@ -120,11 +120,17 @@ class TuningTable(Table):
 
     instances: Instances = 8
     iterations: Count = 2000
+    """Given to each candidate."""
     target: Positive = 1e-3
+    """Mean gap over the tuning instances that a method should reach soonest."""
     cost: Literal["iterations", "rounds"] = "iterations"
+    """What 'soonest' counts."""
     points: Annotated[int, Field(ge=3, le=1000)] = 13
+    """Grid points of a method's only parameter."""
     points_each: Annotated[int, Field(ge=3, le=100)] = 7
+    """Grid points of each parameter where there are two."""
     refinements: Annotated[int, Field(ge=0, le=100)] = 3
+    """Finer grids around the best."""
 
 
 class MethodTable(Table):

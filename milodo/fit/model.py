@@ -17,6 +17,7 @@ from milodo.fit import newton
 from milodo.fit.newton import Newton
 from milodo.fit.pooled import Scaling, penalty, pooled_problem, scaling, total_of
 from milodo.fit.task import Fit, Task
+from milodo.judge import Judge
 from milodo.learned.checkpoint import load_optimizer
 from milodo.loop import Keeper, Stop, solve
 from milodo.metrics import Units, mean_point, off_by
@@ -49,18 +50,10 @@ class Plan:
 
 @torch.no_grad()
 def fit_model(
-    features: Sequence[Tensor],
-    targets: Sequence[Tensor],
-    task: Task,
-    net: Network,
-    observer: Observer,
-    *,
-    columns: tuple[str, ...],
-    classes: tuple[str, str] | None = None,
-    keeper: Keeper | None = None,
-    progress: Callable[[int, float], None] | None = None,
-    announce: Callable[[Plan], None] | None = None,
-) -> Fit:
+    features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, net: Network, observer: Observer,
+    *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, keeper: Keeper | None = None,
+    progress: Callable[[int, float], None] | None = None, announce: Callable[[Plan], None] | None = None,
+) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
     are 0 and 1."""
     begun = time.perf_counter()
@@ -72,13 +65,13 @@ def fit_model(
     if announce:
         announce(plan)
     units, x, done, status = Units.of(problem, observer), _start(problem, scaled), 0, Status.RUNNING
+    judge = Judge(problem, observer, steps=task.iterations, tolerance=task.tolerance)
     watch = partial(refuse_separated, problem, observer) if task.l1 == 0 and not problem.attained else None
 
     def off_at(k: int, point: Point) -> float:
         if watch:
             watch(point)
-        worst = off_by(problem, problem.everywhere(point), observer, units).worst
-        off = float(observer.mean(worst.expand(problem.n), dim=-1))  # one number for all: they must stop together
+        off = judge.off(problem.everywhere(point))
         if progress:
             progress(k, off)
         return off
@@ -101,25 +94,15 @@ def fit_model(
     shift = float(answer[-1] + scaled.target[0] * problem.translates) if task.intercept else 0.0
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
-        columns=columns,
-        coefficients=w.tolist(),
-        intercept=shift - float(w @ mean),
+        columns=columns, coefficients=w.tolist(), intercept=shift - float(w @ mean),
         standardised=answer[: len(scale)].tolist() if task.standardise else None,
-        classes=classes,
-        samples=int(scaled.samples[0, 0]),
-        method=plan.label,
-        why=plan.why,
-        parameters=plan.parameters or {},
-        objective=float(problem.objective(answer, observer)),
-        gap=float(off.gap),
-        residual=float(off.moved),
+        classes=classes, samples=int(scaled.samples[0, 0]),
+        method=plan.label, why=plan.why, parameters=plan.parameters or {},
+        objective=float(problem.objective(answer, observer)), gap=float(off.gap), residual=float(off.moved),
         consensus=float(off_by(problem, x, observer, units).consensus),
-        iterations=done,
-        status=status,
-        rounds=net.traffic.rounds,
-        bytes=round(float(sent)),
+        iterations=done, status=status, rounds=net.traffic.rounds, bytes=round(float(sent)),
         seconds=time.perf_counter() - begun,
-    )
+    )  # fmt: skip
 
 
 def _start(problem: LinearModel, scaled: Scaling) -> NodeTensor:
@@ -142,7 +125,7 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
         L = problem.lipschitz().unsqueeze(-1)
         method = AcceleratedED.safe(float(maximum(net, L).max()), net, float(average(net, L).max()))
         why = f"{method.label}, because links may lose messages: gossip goes on without them, and needs no tuning here"
-        return Plan(method.label, f"{why} ({brief(_own(method))})", _each(method, problem.d, net), method, _own(method))
+        return Plan(method.label, f"{why} ({brief(method.chosen)})", _each(method, problem.d, net), method, method.chosen)
     held = 8 * newton.numbers(problem.d)
     if newton.is_cheaper(task.loss, problem.d) and held <= LARGEST:
         each = f"{amount(2 * (net.topology.n - 1) * held)} in {2 * height} rounds"
@@ -166,22 +149,13 @@ def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
     for name in task.parameters:
         if name not in method.space:
             raise InvalidInput(f"{method.label}: {unknown('parameter', name, method.space)}", "set")
-    if set(task.parameters) >= set(method.space):
-        chosen = method(**task.parameters)  # type: ignore[arg-type]
-    else:
-        chosen = method(**{**_own(method.safe(_largest(problem, net), net)), **task.parameters})  # type: ignore[arg-type]
-    how = f" with {brief(_own(chosen))}" if method.space else ""
+    own: dict[str, Any] = dict(task.parameters)
+    if set(own) < set(method.space):
+        own = {**method.safe(float(maximum(net, problem.lipschitz().unsqueeze(-1)).max()), net).chosen, **own}
+    chosen = method(**own)
+    how = f" with {brief(chosen.chosen)}" if method.space else ""
     every = LOOKS["sums" if method.rounds is None else "gossip"]
-    return Plan(method.label, f"{method.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, _own(chosen), every)
-
-
-def _largest(problem: LinearModel, net: Network) -> float:
-    return float(maximum(net, problem.lipschitz().unsqueeze(-1)).max())
-
-
-def _own(method: Algorithm) -> dict[str, Any]:
-    """Its parameters, by name."""
-    return method.chosen
+    return Plan(method.label, f"{method.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, chosen.chosen, every)
 
 
 def refuse_separated(problem: LinearModel, observer: Observer, x: Point) -> None:

@@ -68,15 +68,9 @@ def penalty(l1: float, scale: Tensor | None) -> Regularizer:
 
 
 def pooled_problem(
-    loss: str,
-    features: Sequence[Tensor],
-    targets: Sequence[Tensor],
-    scaled: Scaling,
-    reg: Regularizer,
-    *,
-    n: int,
-    intercept: bool,
-) -> LinearModel:
+    loss: str, features: Sequence[Tensor], targets: Sequence[Tensor], scaled: Scaling, reg: Regularizer,
+    *, n: int, intercept: bool,
+) -> LinearModel:  # fmt: skip
     """(1/n) Σ_i f_i + r = (1/M) Σ ℓ over all M samples of the n sites + r, the intercept last and spared.
 
     f_i = (n/M) Σ_j ℓ(a_ijᵀx, b_ij); sites with fewer samples than others held here are filled up with samples of weight 0.

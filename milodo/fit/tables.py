@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from milodo.errors import InvalidInput, quoted, shortened
-from milodo.files import FORMAT, atomic, is_file, make_writable, write_json
+from milodo.files import FORMAT, is_file, make_writable, write_csv, write_json
 from milodo.fit.sites import Site, numbers
 from milodo.fit.task import Fit, Task
 from milodo.memory import need_memory
@@ -157,8 +157,6 @@ def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: 
     content = {key: _finite(value) for key, value in asdict(fit).items()} | {"status": fit.status.name}
     facts: dict[str, Any] = {"format": FORMAT, "runtime": runtime, "command": command, "task": asdict(task), **content}
     write_json(folder / "fit.json", {**facts, "provenance": provenance()})
-    with atomic(folder / "coefficients.csv") as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["name", "coefficient"])
-        writer.writerows(zip((*fit.columns, "(intercept)"), (*fit.coefficients, fit.intercept), strict=True))
+    rows = zip((*fit.columns, "(intercept)"), (*fit.coefficients, fit.intercept), strict=True)
+    write_csv(folder / "coefficients.csv", ["name", "coefficient"], rows)
     return folder / "fit.json"

@@ -97,13 +97,9 @@ class Family(ABC):
 
     @abstractmethod
     def sample(
-        self,
-        seeds: Sequence[int],
-        nodes: Sequence[int] | None = None,
-        *,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
-    ) -> Problem:
+        self, seeds: Sequence[int], nodes: Sequence[int] | None = None,
+        *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu",
+    ) -> Problem:  # fmt: skip
         """The instances with these seeds, [len(seeds), n, ...]. Only the slices of `nodes` are built."""
 
     def memory(self, instances: int = 1, nodes: int | None = None, dtype: torch.dtype = torch.float64) -> int:

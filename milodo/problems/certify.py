@@ -12,7 +12,6 @@ KKT residual         no bound: ‖e‖ relative to the gradients it is the diffe
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,10 +65,10 @@ class Certifier:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        start = problem.reg.inside(torch.zeros(*problem.batch, problem.d, dtype=problem.dtype, device=problem.device))
-        self.unit = problem.objective(start, OBSERVER).abs()
+        self.start = problem.reg.inside(torch.zeros(*problem.batch, problem.d, dtype=problem.dtype, device=problem.device))
+        self.unit = problem.objective(self.start, OBSERVER).abs()
         """|F| at the start: F(x) far below it is rounding."""
-        self.gradients = self._gradients(start)
+        self.gradients = self._gradients(self.start)
 
     def __call__(self, x: Point, enough: float) -> Certificate:
         """A duality gap above `enough` is compared with what strong convexity proves."""
@@ -89,7 +88,7 @@ class Certifier:
         residual = problem.reg.distance(x, -gradient).norm(dim=-1)
         relative = residual / torch.maximum(self.gradients, self._gradients(x)).clamp(min=TINY)
         kkt = torch.maximum(relative, residual * x.norm(dim=-1) / against)
-        for number, index in enumerate(instances(problem.batch)):
+        for number, index in enumerate(np.ndindex(problem.batch)):
             if float(bound[index]) <= enough or (duality is not None and not float(relative[index]) <= NEAR):
                 continue
             proven = self._by_curvature(x, gradient[index], float(residual[index]), index)
@@ -176,9 +175,8 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int, slice]]:
     """Rows of A few enough that their copy in extended precision is small."""
     batch, n, N, d = shape
     size = max(1, AT_ONCE // d)
-    for k, i in itertools.product(range(batch), range(n)):
-        for start in range(0, N, size):
-            yield k, i, slice(start, start + size)
+    for k, i, block in np.ndindex(batch, n, -(-N // size)):
+        yield k, i, slice(block * size, (block + 1) * size)
 
 
 def mean_gradient(problem: Problem, x: Point) -> Point:
@@ -216,7 +214,3 @@ def _full_hessian(problem: Problem, x: Tensor, index: tuple[int, ...]) -> Tensor
     full = hessian(objective)(x)
     assert isinstance(full, Tensor)
     return full
-
-
-def instances(batch: tuple[int, ...]) -> list[tuple[int, ...]]:
-    return list(itertools.product(*(range(size) for size in batch)))

@@ -28,15 +28,9 @@ class CustomProblem(Problem):
     """
 
     def __init__(
-        self,
-        f: Objective,
-        data: dict[str, Tensor],
-        d: int,
-        reg: Regularizer,
-        *,
-        instances: int = 0,
-        lipschitz: float | None = None,
-    ) -> None:
+        self, f: Objective, data: dict[str, Tensor], d: int, reg: Regularizer,
+        *, instances: int = 0, lipschitz: float | None = None,
+    ) -> None:  # fmt: skip
         whole("d", d, least=1, most=LARGEST)
         whole("instances", instances)
         if not callable(f) or not isinstance(data, dict) or not isinstance(reg, Regularizer):

@@ -6,21 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.problems.base import Problem
-from milodo.problems.certify import (
-    KINDS,
-    OBSERVER,
-    Certifier,
-    hessian_blocks,
-    instances,
-    mean_gradient,
-    slope_and_gradient,
-    unbounded,
-)
+from milodo.problems.certify import KINDS, OBSERVER, Certifier, hessian_blocks, mean_gradient, slope_and_gradient, unbounded
 from milodo.problems.linear import LinearModel
 from milodo.problems.units import Units, own_units
 from milodo.types import Point
@@ -66,11 +58,7 @@ class Reference:
 
 @torch.no_grad()
 def optimum(
-    problem: Problem,
-    tolerance: float = 1e-14,
-    *,
-    iterations: int = 200_000,
-    progress: Callable[[float], None] | None = None,
+    problem: Problem, tolerance: float = 1e-14, *, iterations: int = 200_000, progress: Callable[[float], None] | None = None
 ) -> Reference:
     """Solves the pooled problem of every instance at once, in units of its own.
 
@@ -90,7 +78,7 @@ def optimum(
     small = min(pooled.samples, pooled.d) <= GRAM_LIMIT
     L = pooled.lipschitz() if small else OBSERVER.mean(scaled.lipschitz(), dim=-1).unsqueeze(-1)
     best = _solved(pooled, L, tolerance, iterations, progress)
-    x = units.back(best.x)
+    x = best.x / units.scale
     best.take(x * units.scale, everywhere=True)  # what is returned is what is certified, also where units underflow
     return best.reference(_pooled(problem), x, units)
 
@@ -122,7 +110,7 @@ class _Best:
 
     def __init__(self, problem: Problem, tolerance: float) -> None:
         self.problem, self.tolerance, self.certify = problem, tolerance, Certifier(problem)
-        self.x = problem.reg.inside(torch.zeros(*problem.batch, problem.d, dtype=problem.dtype, device=problem.device))
+        self.x = self.certify.start
         found = self.certify(self.x, tolerance)
         self.bound, self.distance, self.kinds = found.bound, found.distance, list(found.kinds)
         self.separated = torch.zeros_like(self.bound, dtype=torch.bool)
@@ -139,7 +127,7 @@ class _Best:
         self.x = torch.where(better.unsqueeze(-1), x, self.x)
         self.bound = torch.where(better, found.bound, self.bound)
         self.distance = torch.where(better, found.distance, self.distance)
-        for number, index in enumerate(instances(self.problem.batch)):
+        for number, index in enumerate(np.ndindex(self.problem.batch)):
             self.kinds[number] = found.kinds[number] if bool(better[index]) else self.kinds[number]
             if not bool(self.bound[index] <= CERTIFIED) and unbounded(self.problem, x, index):
                 self.separated[index] = True
@@ -153,8 +141,7 @@ class _Best:
         bound = torch.maximum(self.bound, torch.where(exact, 0.0, coarse))
         bound = torch.where(value.isfinite() & ~self.separated, bound, math.inf)
         distance = self.distance if units is None else self.distance / units.scale.amin(-1)
-        worst = max(self.kinds, key=KINDS.index)
-        return Reference(x, value, bound, worst, distance, self._why(bound))
+        return Reference(x, value, bound, max(self.kinds, key=KINDS.index), distance, self._why(bound))
 
     def _why(self, bound: Tensor) -> str:
         if bool((bound <= CERTIFIED).all()):
@@ -198,7 +185,7 @@ def _newton(problem: Problem, x: Point, L: Tensor) -> Point:
     bend = torch.as_tensor(problem.reg.curvature, dtype=x.dtype, device=x.device).expand_as(x)
     remainder = gradient + problem.reg.slope(target) + bend * (x - target)
     step = target - x
-    for index in instances(problem.batch):
+    for index in np.ndindex(problem.batch):
         where = free[index]
         if not 0 < int(where.sum()) <= NEWTON_LIMIT:
             continue

@@ -81,9 +81,6 @@ class Zero(Regularizer):
     def each(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
-    def value(self, x: Tensor) -> Tensor:
-        return x.new_zeros(x.shape[:-1])
-
     def prox(self, v: Tensor, step: Step) -> Tensor:
         return v
 
@@ -128,9 +125,7 @@ class L1(Regularizer):
         return torch.zeros_like(v)
 
     def shrink(self, v: Tensor) -> Tensor | None:
-        if self.lam == 0:
-            return None
-        return (self.lam / v.abs().amax(-1)).clamp(max=1)
+        return (self.lam / v.abs().amax(-1)).clamp(max=1) if self.lam else None
 
     def free(self, x: Tensor) -> Tensor:
         return x != 0
@@ -163,9 +158,7 @@ class ElasticNet(Regularizer):
         return L1(self.lam).distance(x, v - self.mu * x)
 
     def conjugate(self, v: Tensor) -> Tensor:
-        if self.mu == 0:
-            return torch.zeros_like(v)
-        return (v.abs() - self.lam).clamp(min=0).square() / (2 * self.mu)
+        return (v.abs() - self.lam).clamp(min=0).square() / (2 * self.mu) if self.mu else torch.zeros_like(v)
 
     def shrink(self, v: Tensor) -> Tensor | None:
         return v.new_ones(v.shape[:-1]) if self.mu > 0 else L1(self.lam).shrink(v)
@@ -250,9 +243,7 @@ class NonNegative(Regularizer):
         return torch.zeros_like(v)
 
     def shrink(self, v: Tensor) -> Tensor | None:
-        if self.lam == 0:
-            return None
-        return (self.lam / v.amax(-1).clamp(min=self.lam)).clamp(max=1)
+        return (self.lam / v.amax(-1).clamp(min=self.lam)).clamp(max=1) if self.lam else None
 
     def free(self, x: Tensor) -> Tensor:
         return x > 0
@@ -348,9 +339,5 @@ class Rescaled(Regularizer):
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {
-    "zero": Zero,
-    "l1": L1,
-    "elastic_net": ElasticNet,
-    "box": Box,
-    "non_negative": NonNegative,
-}
+    "zero": Zero, "l1": L1, "elastic_net": ElasticNet, "box": Box, "non_negative": NonNegative,
+}  # fmt: skip

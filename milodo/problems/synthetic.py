@@ -63,13 +63,9 @@ class SyntheticFamily(Family):
         return f"{kind}({shape},{lam})" if self.reg is None else f"{kind}({shape}) + {self.reg}"
 
     def sample(
-        self,
-        seeds: Sequence[int],
-        nodes: Sequence[int] | None = None,
-        *,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
-    ) -> LinearModel:
+        self, seeds: Sequence[int], nodes: Sequence[int] | None = None,
+        *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu",
+    ) -> LinearModel:  # fmt: skip
         seeds = checked_seeds(seeds, self.name)
         if nodes is not None and not all(node in range(self.n) for node in nodes):
             raise InvalidInput(f"{self.name}: asked for nodes {quoted(list(nodes))}, but there are only 0 to {self.n - 1}.")

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from milodo.problems.linear import LinearModel
 from milodo.problems.regularizers import Regularizer, Rescaled, Sparing, Zero
-from milodo.types import Point
 
 USUAL = 10
 """Sizes within 2^±10, and columns within 2^5 of each other, are left as they are: scaling copies the data."""
@@ -29,9 +28,6 @@ class Units:
     """[*batch, d]."""
     factor: Tensor
     """[*batch]."""
-
-    def back(self, z: Point) -> Point:
-        return z / self.scale
 
 
 def own_units(problem: LinearModel) -> tuple[LinearModel, Units]:

@@ -44,7 +44,8 @@ def write_figures(run: Run) -> list[Path]:
                 figure = new_figure(7.2, 4.6)
                 panel = figure.add_subplot()
                 _curves(panel, run, axis, quantity)
-                panel.set_title(_title(run, quantity, axis), loc="left", pad=12)
+                title = f"{quantity.name.capitalize()} against {axis.title}\n{_over(run)}"
+                panel.set_title(title, loc="left", pad=12)
                 panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=3.2, borderaxespad=0)
                 written += save_figure(figure, folder / f"{quantity.key}-{axis.name}")
         if run.quantities[0] in run.drawn:
@@ -64,9 +65,8 @@ def draw_topology(topology: Topology, path: str | Path) -> list[Path]:
         points = size * 5.4 * 72 / (1 + 1.5 * size)
         lines = [x[[i, j]] for i, j in topology.edges]
         panel.add_collection(LineCollection(lines, colors="#8895a3", linewidths=float(np.clip(points / 16, 0.3, 1.6)), zorder=1))
-        panel.scatter(
-            *x.T, s=points**2, c="#e7f0f8", edgecolors="#0072b2", linewidths=float(np.clip(points / 18, 0.4, 1.6)), zorder=2
-        )
+        rim = float(np.clip(points / 18, 0.4, 1.6))
+        panel.scatter(*x.T, s=points**2, c="#e7f0f8", edgecolors="#0072b2", linewidths=rim, zorder=2)
         if points >= SMALLEST_WITH_ID:
             for i, (a, b) in enumerate(x):
                 size_of_id = float(np.clip(points * 0.42, 3, 13))
@@ -96,8 +96,7 @@ def _race(run: Run) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     columns = len(handles) if len(handles) <= 6 else -(-len(handles) // 2)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.0, columnspacing=1.6)
-    heading = _short(run.title)
-    figure.suptitle(f"{heading}\n{_over(run)}", x=0.012, ha="left", fontsize=12)
+    figure.suptitle(f"{_short(run.title)}\n{_over(run)}", x=0.012, ha="left", fontsize=12)
     return figure
 
 
@@ -140,14 +139,8 @@ def _beyond(window: tuple[float, float]) -> tuple[float, float]:
     return (low / 10, high * 10) if low > 0 else (low - (high - low), high + (high - low))
 
 
-def _title(run: Run, quantity: Quantity, axis: Axis) -> str:
-    return f"{quantity.name.capitalize()} against {axis.title}\n{_over(run)}"
-
-
 def _over(run: Run) -> str:
-    if run.instances == 1:
-        return "one instance"
-    return f"median (line) and quartiles (band) of {run.instances} instances"
+    return "one instance" if run.instances == 1 else f"median (line) and quartiles (band) of {run.instances} instances"
 
 
 def _short(text: str, limit: int = 90) -> str:

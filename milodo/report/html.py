@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 from collections import Counter
+from dataclasses import asdict
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -42,23 +43,17 @@ def write_report(run_folder: str | Path) -> Path:
     """Writes RUN/report.html and the pictures it links to; returns the page's path."""
     run = Run(run_folder)
     figures = write_figures(run)
-    page = _render(run, figures)
     target = run.folder / "report.html"
     with atomic(target) as part:
-        part.write_text(page, encoding="utf-8")
+        part.write_text(_render(run, figures), encoding="utf-8")
     return target
 
 
 @cache
 def _template() -> jinja2.Template:
     """Compiled once: that takes four times as long as filling it in."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    strict, files = jinja2.StrictUndefined, jinja2.FileSystemLoader(HERE)
+    environment = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
     environment.filters["number"] = words.number
     return environment.get_template("report.html.j2")
 
@@ -71,8 +66,8 @@ def _render(run: Run, figures: list[Path]) -> str:
         facts=_facts(run),
         network=_network(run),
         picture=_picture(run),
-        swatches=[_swatch(run, method) for method in run.methods],
-        data=_data(run),
+        data=(data := _data(run)),
+        swatches=data["methods"],
         tables=_tables(run),
         ends=_ends(run),
         missing=words.join([about.label or key for key, about in run.file.methods.items() if key not in run.runs]),
@@ -135,25 +130,10 @@ def _picture(run: Run) -> dict[str, Any] | None:
     down = height / 2 + (0.5 - x[:, 1]) * (PICTURE - 2 * margin)
     nodes = [(round(float(a), 1), round(float(b), 1)) for a, b in zip(across, down, strict=True)]
     return {
-        "width": PICTURE,
-        "height": round(height, 1),
-        "radius": round(radius, 1),
-        "nodes": nodes,
-        "lines": [(*nodes[i], *nodes[j]) for i, j in topology.edges],
-        "ids": radius >= SMALLEST_WITH_ID,
+        "width": PICTURE, "height": round(height, 1), "radius": round(radius, 1), "ids": radius >= SMALLEST_WITH_ID,
+        "nodes": nodes, "lines": [(*nodes[i], *nodes[j]) for i, j in topology.edges],
         "label": f"{topology.name}: {topology.n} nodes, {len(topology.edges)} links, diameter {topology.diameter}",
-    }
-
-
-def _swatch(run: Run, method: str) -> dict[str, Any]:
-    style = run.styles[method]
-    return {
-        "label": run.labels[method],
-        "dash": " ".join(map(str, style.dash)),
-        "marker": style.marker,
-        "light": style.light,
-        "dark": style.dark,
-    }
+    }  # fmt: skip
 
 
 def _data(run: Run) -> dict[str, Any]:
@@ -173,43 +153,22 @@ def _data(run: Run) -> dict[str, Any]:
             x = {axis.key: numbers(run.curve(method, axis.key, quantity).x) for axis in run.axes}
             # Where a quarter of the instances diverged, the band reaches to the top of the chart.
             lines.append({"x": x, "median": numbers(c.median), "q25": numbers(c.q25, top), "q75": numbers(c.q75, top)})
-        charts.append(
-            {
-                "key": quantity.key,
-                "name": quantity.name,
-                "title": quantity.title,
-                "log": quantity.log,
-                "window": window,
-                "lines": lines,
-            }
-        )
-    return {
-        "axes": [{"key": axis.key, "title": axis.title, "name": axis.name, "unit": axis.unit} for axis in run.axes],
-        "methods": [
-            {"label": run.labels[m], "light": s.light, "dark": s.dark, "dash": [float(d) for d in s.dash], "marker": s.marker}
-            for m, s in run.styles.items()
-        ],
-        "charts": charts,
-        "instances": run.instances,
-    }
+        charts.append({**asdict(quantity), "window": window, "lines": lines})
+    methods = [{"label": run.labels[method], **asdict(style)} for method, style in run.styles.items()]
+    return {"axes": [asdict(axis) for axis in run.axes], "methods": methods, "charts": charts, "instances": run.instances}
 
 
 def _tables(run: Run) -> list[dict[str, Any]]:
     """One a cost: methods down, gaps across."""
-    tables = []
-    for axis in run.axes if run.speedups else []:
-        rows = []
-        for method in run.methods:
-            cells = [row for row in run.speedups if row.method == method and row.axis == axis.key]
-            rows.append(
-                (
-                    run.labels[method],
-                    method == run.baseline,
-                    [(words.cost_cell(c), words.ratio_cell(c, run.baseline)) for c in cells],
-                )
-            )
-        tables.append({"axis": axis, "rows": rows})
-    return tables
+
+    def cells(method: str, axis: str) -> list[tuple[words.Cell, words.Cell]]:
+        rows = [row for row in run.speedups if row.method == method and row.axis == axis]
+        return [(words.cost_cell(row), words.ratio_cell(row, run.baseline)) for row in rows]
+
+    return [
+        {"axis": axis, "rows": [(run.labels[m], m == run.baseline, cells(m, axis.key)) for m in run.methods]}
+        for axis in (run.axes if run.speedups else [])
+    ]
 
 
 def _ends(run: Run) -> list[dict[str, Any]]:
@@ -217,19 +176,13 @@ def _ends(run: Run) -> list[dict[str, Any]]:
     rows = []
     for method, instances in run.runs.items():
         last = [samples[-1] for samples in instances.values()]
-        counts = Counter(record.status for record in last)
         endings = []
-        for status, count in counts.most_common():
+        for status, count in Counter(record.status for record in last).most_common():
             who = "" if count == len(last) else f"{count} of {len(last)} instances: "
             endings.append({"status": status.name.lower(), "text": who + status.sentence.removeprefix("diverged: ")})
-        rows.append(
-            {
-                "label": run.labels[method],
-                "endings": endings,
-                "costs": [words.amount(run.at_end(method, axis.key), axis.key, unit=False) for axis in run.axes],
-                "values": [words.number(run.at_end(method, q.key), 2) for q in run.quantities],
-            }
-        )
+        costs = [words.amount(run.at_end(method, axis.key), axis.key, unit=False) for axis in run.axes]
+        values = [words.number(run.at_end(method, q.key), 2) for q in run.quantities]
+        rows.append({"label": run.labels[method], "endings": endings, "costs": costs, "values": values})
     return rows
 
 
@@ -276,7 +229,6 @@ def _links(run: Run, figures: list[Path]) -> list[tuple[str, list[tuple[str, str
     """Name of a picture -> its files, relative to the page."""
     links: dict[str, list[tuple[str, str]]] = {}
     for path in figures:
-        links.setdefault(path.stem.replace("-", " against "), []).append(
-            (path.suffix[1:].upper(), path.relative_to(run.folder).as_posix())
-        )
+        link = (path.suffix[1:].upper(), path.relative_to(run.folder).as_posix())
+        links.setdefault(path.stem.replace("-", " against "), []).append(link)
     return list(links.items())

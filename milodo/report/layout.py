@@ -15,8 +15,6 @@ STRESS_UP_TO = 300
 PIVOTS = 50
 """Nodes whose distances to all others place a large graph (Brandes and Pich, PivotMDS)."""
 ON_A_CIRCLE = ("ring", "complete", "exponential")
-
-
 LINE_UP_TO = 12
 """Nodes of a path in one line; a longer one is folded like a letter."""
 

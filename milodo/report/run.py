@@ -103,9 +103,8 @@ class Run:
             )
         self.records: list[Record] = read_records(self.folder / "records.csv")
         if not self.records:
-            raise InvalidInput(
-                f"{self.folder / 'records.csv'} holds no records: the run ended before its first sample. Run it again."
-            )
+            file = self.folder / "records.csv"
+            raise InvalidInput(f"{file} holds no records: the run ended before its first sample. Run it again.")
         self.file = RunFile.read(self.folder)
         self._curves: dict[tuple[str, str, str], Curve] = {}
 
@@ -151,9 +150,7 @@ class Run:
     @cached_property
     def styles(self) -> dict[str, Style]:
         """Two variants of one method share a colour and differ in dashes and marker."""
-        bases = list(dict.fromkeys(self.base(method) for method in self.methods))
-        shapes = list(MARKERS)
-        styles = {}
+        bases, shapes, styles = list(dict.fromkeys(map(self.base, self.methods))), list(MARKERS), {}
         for number, method in enumerate(self.methods):
             at = bases.index(self.base(method))
             light, dark = COLOURS[at % len(COLOURS)]

@@ -11,13 +11,9 @@ from milodo.report import words
 from milodo.report.run import Run
 
 HOW = {
-    "tuned": "tuned here",
-    "published": "published in the paper",
-    "given": "given in the experiment",
-    "learned": "learned in training",
-    "safe": "derived by the method from curvature and graph",
-    "nothing": "nothing to choose",
-}
+    "tuned": "tuned here", "published": "published in the paper", "given": "given in the experiment",
+    "learned": "learned in training", "safe": "derived by the method from curvature and graph", "nothing": "nothing to choose",
+}  # fmt: skip
 
 
 def settings(run: Run) -> list[dict[str, Any]]:
@@ -27,14 +23,14 @@ def settings(run: Run) -> list[dict[str, Any]]:
         about, tuning = run.about(method), run.file.tuning.get(method)
         partly = about.how == "published" and tuning is not None
         weights = about.weights.name if about.weights else ""
-        notes = [*_notes(tuning or TuningFacts()), *([f"needs {about.needs}"] if about.needs else [])]
+        notes = [*_notes(tuning or TuningFacts()), f"needs {about.needs}" if about.needs else ""]
         rows.append(
             {
                 "label": run.labels[method],
                 "parameters": [weights] if weights else everywhere.settings(about.parameters or {}),
                 "how": HOW.get(about.how, about.how or "–") + (", the rest tuned here" if partly else ""),
                 "search": _search(tuning, run.tuned_elsewhere) if tuning else "",
-                "notes": "; ".join(notes),
+                "notes": "; ".join(filter(None, notes)),
                 "rounds": words.value(about.rounds_per_iteration),
                 "exact": {True: "the optimum", False: "near the optimum", None: "–"}[about.exact],
             }
@@ -44,25 +40,16 @@ def settings(run: Run) -> list[dict[str, Any]]:
 
 def _search(tuning: TuningFacts, elsewhere: bool) -> str:
     """How step sizes were searched for, as far as run.json says."""
-    said = []
-    if tuning.instances is not None:
-        said.append(f"chosen on {tuning.instances} {'other ' if elsewhere else ''}instances")
-    if tuning.target is not None:
-        said.append(f"by the fewest {tuning.cost} to a gap of {words.number(tuning.target)}")
-    if tuning.iterations is not None:
-        said.append(f"within {tuning.iterations:,} iterations")
-    return " ".join(said)
+    chosen = tuning.instances is not None and f"chosen on {tuning.instances} {'other ' if elsewhere else ''}instances"
+    by = tuning.target is not None and f"by the fewest {tuning.cost} to a gap of {words.number(tuning.target)}"
+    within = tuning.iterations is not None and f"within {tuning.iterations:,} iterations"
+    return " ".join(said for said in (chosen, by, within) if said)
 
 
 def _notes(tuning: TuningFacts) -> list[str]:
-    said = []
-    if tuning.candidates is not None:
-        said.append(f"from {tuning.candidates} candidates")
-    if tuning.reached is False:
-        said.append("none reached the target, so the smallest gap decided")
-    if tuning.cached:
-        said.append("taken from an earlier run")
-    return said
+    candidates = "" if tuning.candidates is None else f"from {tuning.candidates} candidates"
+    missed = "none reached the target, so the smallest gap decided" if tuning.reached is False else ""
+    return [candidates, missed, "taken from an earlier run" if tuning.cached else ""]
 
 
 def grids(run: Run) -> list[dict[str, Any]]:
@@ -104,8 +91,6 @@ def pairs(run: Run) -> list[dict[str, Any]]:
             continue
         rows = {m: [words.cost_cell(r) for r in run.speedups if r.method == m and r.axis == "k"] for m in (method, base)}
         for m, how in ((method, "published"), (base, "tuned")):
-            parameters = everywhere.settings(run.about(m).parameters or {})
-            pairs.append(
-                {"label": run.labels[base], "how": how, "parameters": parameters, "cells": rows[m], "first": how == "published"}
-            )
+            about = {"how": how, "parameters": everywhere.settings(run.about(m).parameters or {})}
+            pairs.append({"label": run.labels[base], **about, "cells": rows[m], "first": m == method})
     return pairs

@@ -109,8 +109,8 @@ def value(entry: Any) -> str:
 
 def summary(run: Run) -> str:
     """The result in one sentence, computed from the records."""
-    gap = _telling_gap(run)
-    if gap is None:
+    gap = min((row.gap for row in run.speedups if row.axis == "k" and math.isfinite(row.median)), default=None)
+    if gap is None:  # none of those asked for was reached
         return _where_it_ended(run)
     first, *others = [part for axis in ("k", "bytes") if axis in [a.key for a in run.axes] and (part := _winner(run, gap, axis))]
     text = f"{first[0]} reaches a gap of {number(gap)} in {first[1]}"
@@ -118,21 +118,14 @@ def summary(run: Run) -> str:
         text += f", and sends the least to get there: {others[0][1]}"
     elif others:
         text += f"; counting bytes sent, {others[0][0]} is ahead with {others[0][1]}"
-    missed = [
-        run.labels[row.method] for row in run.speedups if (row.gap, row.axis) == (gap, "k") and not math.isfinite(row.median)
-    ]
+    at_gap = [row for row in run.speedups if (row.gap, row.axis) == (gap, "k")]
+    missed = [run.labels[row.method] for row in at_gap if not math.isfinite(row.median)]
     if missed and len(missed) <= 3:
         text += f"; {join(missed)} {'does' if len(missed) == 1 else 'do'} not get there"
     elif missed:
         text += f"; {len(missed)} of the {len(run.methods)} methods do not get there"
     over = f"medians of {run.instances} instances" if run.instances > 1 else "on one instance"
     return f"{text} ({over})."
-
-
-def _telling_gap(run: Run) -> float | None:
-    """The smallest gap asked for that some method reached."""
-    reached = [row.gap for row in run.speedups if row.axis == "k" and math.isfinite(row.median)]
-    return min(reached, default=None)
 
 
 def _winner(run: Run, gap: float, axis: str) -> tuple[str, str] | None:
@@ -155,11 +148,8 @@ def _winner(run: Run, gap: float, axis: str) -> tuple[str, str] | None:
 
 def _where_it_ended(run: Run) -> str:
     quantity = run.quantities[0]
-    ends = {}
-    for method in run.methods:
-        median = run.curve(method, "k", quantity).median
-        if len(median) and math.isfinite(median[-1]):
-            ends[method] = float(median[-1])
+    medians = {method: run.curve(method, "k", quantity).median for method in run.methods}
+    ends = {method: float(median[-1]) for method, median in medians.items() if len(median) and math.isfinite(median[-1])}
     if not ends:
         return "No method ended with a finite result."
     best = min(ends, key=lambda method: ends[method])

@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
-from milodo.errors import InvalidInput, Stopped
-from milodo.network.distributed import TIMEOUT, PeerLost, called
+from milodo.errors import InvalidInput, Stopped, shortened
+from milodo.network.distributed import TIMEOUT, PeerLost
 from milodo.runtime.meeting import PARTING, PAUSE, WAITING, RollCall, meeting_point, number, within
 from milodo.version import __version__
 
@@ -48,10 +48,7 @@ class Group:
     """When each process last gave a new sign of life, as seen from here."""
 
     def _ask(self, call: Callable[[], T]) -> T:
-        try:
-            return within(self.timeout, call)
-        except (TimeoutError, RuntimeError) as error:
-            raise Stopped("the meeting point (rank 0, or torchrun's) is gone, or hangs") from error
+        return _asked(self.timeout, call)
 
     def tell(self, key: str, content: dict[str, Any]) -> None:
         self._ask(lambda: self.store.set(key, json.dumps(content)))
@@ -111,11 +108,9 @@ class Group:
         everybody = [self.hear(f"facts/{rank}", rank) for rank in range(self.world)]
         for rank, other in enumerate(everybody):
             for what, value in everybody[0]["same"].items():
-                if other["same"].get(what) != value:
-                    raise InvalidInput(
-                        f"{called_by(rank)} is refused: its {what} is {_short(other['same'].get(what))}, but {called_by(0)} has "
-                        f"{_short(value)}. Start all with the same."
-                    )
+                if (theirs := other["same"].get(what)) != value:
+                    here, there = f"{called_by(0)} has {shortened(value)}", f"its {what} is {shortened(theirs)}"
+                    raise InvalidInput(f"{called_by(rank)} is refused: {there}, but {here}. Start all with the same.")
         self.restarted = any(other["restarted"] for other in everybody)
         return everybody
 
@@ -155,9 +150,12 @@ class Group:
             time.sleep(PAUSE)
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:40] + "..."
+def _asked(seconds: float, call: Callable[[], T]) -> T:
+    """Of the meeting point."""
+    try:
+        return within(seconds, call)
+    except (TimeoutError, RuntimeError) as error:
+        raise Stopped("the meeting point (rank 0, or torchrun's) is gone, or hangs") from error
 
 
 def launched() -> bool:
@@ -178,10 +176,7 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     bare, hosts = meeting_point(rank, timeout)
     roll = RollCall(PrefixStore("milodo", bare), rank, world, timeout)
-    try:
-        store = within(timeout + PARTING, roll.take)
-    except (RuntimeError, TimeoutError) as error:
-        raise Stopped("the meeting point (rank 0, or torchrun's) is gone, or hangs") from error
+    store = _asked(timeout + PARTING, roll.take)
     group = Group(rank, world, store, timeout, restarted=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
     over, stays = threading.Event(), PARTING if hosts else 0.0
     threading.Thread(target=group.beat, args=(over,), name=WAITING, daemon=True).start()
@@ -228,9 +223,8 @@ def _start_torch(group: Group, device: str) -> None:
     if backend == "nccl" and ":" not in device:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     try:
-        dist.init_process_group(
-            backend, store=PrefixStore("group", group.store), rank=group.rank, world_size=group.world, timeout=limit
-        )
+        store = PrefixStore("group", group.store)
+        dist.init_process_group(backend, store=store, rank=group.rank, world_size=group.world, timeout=limit)
     except (RuntimeError, ValueError) as error:
         said = str(error).splitlines()[0]
         raise InvalidInput(
@@ -250,10 +244,6 @@ def _blamed(group: Group, lost: PeerLost) -> Stopped:
         if "meeting point" in str(stopped):
             return Stopped(f"{lost}; and {stopped}")
         return stopped
-
-
-def node_names(held: list[tuple[int, ...]]) -> Callable[[int], str]:
-    return lambda rank: called(held[rank], rank)
 
 
 def flat(table: dict[str, Any], before: str = "") -> dict[str, str]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
@@ -51,35 +52,29 @@ def launch(arguments: Sequence[str], processes: int, *, timeout: float, threads:
 def _watch(children: list[subprocess.Popen[bytes]], timeout: float) -> tuple[int, str | None]:
     """Waits for all; once one has failed the others have a while to say so themselves, and are then ended."""
     deadline, killed = None, None
-    while any(child.poll() is None for child in children):
+    while left := [rank for rank, child in enumerate(children) if child.poll() is None]:
         failed = [rank for rank, child in enumerate(children) if child.poll() not in (None, 0)]
         if failed and deadline is None:
             deadline = time.monotonic() + timeout + PATIENCE
             code = children[failed[0]].returncode
             if code < 0:
                 killed = f"rank {failed[0]} was killed ({signal.Signals(-code).name})"
-        stragglers = [child for child in children if child.poll() is None]
-        if deadline and (time.monotonic() > deadline or _all_blame_them(children, stragglers)):
+        # Where all but stopped processes (state T) have ended, those will never end by themselves.
+        only_stopped = len(left) < len(children) and all(_is_stopped(children[rank].pid) for rank in left)
+        if deadline and (time.monotonic() > deadline or only_stopped):
             break
         time.sleep(0.02)
-    hung = [rank for rank, child in enumerate(children) if child.poll() is None]
-    if hung and killed is None:
-        killed = f"rank {hung[0]} did not end by itself and was killed"
+    if left and killed is None:
+        killed = f"rank {left[0]} did not end by itself and was killed"
     _end(children, 0)
     codes = [child.returncode for child in children]
     failures = [code for code in codes if code > 0]
     return (failures[0] if failures else 1 if any(codes) else 0), killed
 
 
-def _all_blame_them(children: list[subprocess.Popen[bytes]], stragglers: list[subprocess.Popen[bytes]]) -> bool:
-    """All but stopped processes (state T) have ended: those will never end by themselves."""
-    return bool(stragglers) and len(stragglers) < len(children) and all(_is_stopped(child.pid) for child in stragglers)
-
-
 def _is_stopped(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[0] == "T"
     except OSError:
         return False
 

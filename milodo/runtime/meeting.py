@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -29,23 +30,16 @@ T = TypeVar("T")
 
 def within(seconds: float, call: Callable[[], T]) -> T:
     """The call's result; TimeoutError if it takes longer. The store's own calls wait for ever for a host that hangs."""
-    result: list[Any] = []
+    result = Future[T]()
 
     def work() -> None:
         try:
-            result.append((True, call()))
+            result.set_result(call())
         except Exception as error:
-            result.append((False, error))
+            result.set_exception(error)
 
-    thread = threading.Thread(target=work, name=WAITING, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not result:
-        raise TimeoutError
-    fine, value = result[0]
-    if not fine:
-        raise value
-    return value
+    threading.Thread(target=work, name=WAITING, daemon=True).start()
+    return result.result(seconds)
 
 
 def still_waiting() -> bool:
@@ -165,18 +159,15 @@ class RollCall:
             return False
         self.verdict = self.store.get(f"{self.life}/go").decode()
         if not named and not launcher_holds_it():  # rank 0 holds the store, so these are words of this start
-            self._check_others_are_as_many()
+            # The others have begun without us; if they were told another number, there is no place to wait for.
+            theirs = _world(self.called[0])
+            if theirs != self.world and not self.verdict:
+                raise InvalidInput(_differ({0: theirs, self.rank: self.world}))
             return bool(self.verdict)
         return named
 
     def _is_named(self) -> bool:
         return self.mine in self.called.values()
-
-    def _check_others_are_as_many(self) -> None:
-        """The others have begun without us; if they were told another number, there is no place to wait for."""
-        theirs = _world(self.called[0])
-        if theirs != self.world and not self.verdict:
-            raise InvalidInput(_differ({0: theirs, self.rank: self.world}))
 
     def _lead(self) -> None:
         guests = _by_rank(self.store.get("guests").decode())

@@ -17,7 +17,8 @@ from milodo.files import make_writable
 from milodo.learned.checkpoint import find_optimizer, read_card
 from milodo.loop import Keeper
 from milodo.network import DistributedNetwork, Network, Observer, TreeObserver, place
-from milodo.runtime.group import Group, flat, node_names
+from milodo.network.distributed import called
+from milodo.runtime.group import Group, flat
 from milodo.runtime.snapshots import Snapshots, forget_all
 from milodo.status import Status
 from milodo.topology import Topology
@@ -45,7 +46,7 @@ class Processes(Place):
 
     def begin(self, experiment: Experiment, graph: Topology, *, resume: bool, overwrite: bool) -> tuple[bool, bool]:
         self.experiment, self.held = experiment, place(graph.n, self.group.world)
-        self.group.agree({"same": self._same(graph)}, node_names(self.held))
+        self.group.agree({"same": self._same(graph)}, lambda rank: called(self.held[rank], rank))
         self.resume = resume or self.group.restarted
         return self.resume, overwrite and not self.group.restarted
 
@@ -101,31 +102,20 @@ class Processes(Place):
         where = f"snapshots/{method.key}/{chunk[0]}"
         group.tell(f"{where}/{group.rank}", {"available": snapshots.available()})
         snapshots.choose([group.hear(f"{where}/{rank}", rank)["available"] for rank in range(group.world)])
-        snapshots.notes = lambda: {
-            "seconds": watch.seconds,
-            "rows": [[{**asdict(row), "status": row.status.name} for row in rows] for rows in recorder.rows],
-            "sent_before": vars(recorder.sent_before),
-        }
-        return _Restoring(snapshots, recorder, watch, lambda: self.meet(f"{where}/restored"))
 
+        def notes() -> dict[str, Any]:
+            rows = [[{**asdict(row), "status": row.status.name} for row in rows] for rows in recorder.rows]
+            return {"seconds": watch.seconds, "rows": rows, "sent_before": vars(recorder.sent_before)}
 
-class _Restoring:
-    """Snapshots that also put records, seconds and counters back."""
+        def restored(notes: dict[str, Any] | None) -> None:
+            """Puts records, seconds and counters back."""
+            if notes is not None:
+                watch.seconds = float(notes["seconds"])
+                recorder.rows = [[Record(**{**row, "status": Status[row["status"]]}) for row in rows] for rows in notes["rows"]]
+                recorder.ended = [rows[-1].status for rows in recorder.rows]
+                for name, value in notes["sent_before"].items():
+                    setattr(recorder.sent_before, name, int(value))
+            self.meet(f"{where}/restored")
 
-    def __init__(self, snapshots: Snapshots, recorder: Recorder, watch: Stopwatch, meet: Callable[[], None]) -> None:
-        self.snapshots, self.recorder, self.watch, self.meet = snapshots, recorder, watch, meet
-
-    def keep(self, k: int, state: Any) -> None:
-        self.snapshots.keep(k, state)
-
-    def last(self, first: Any) -> tuple[int, Any] | None:
-        found = self.snapshots.last(first)
-        if found is not None:
-            notes = self.snapshots.found
-            self.watch.seconds = float(notes["seconds"])
-            self.recorder.rows = [[Record(**{**row, "status": Status[row["status"]]}) for row in rows] for rows in notes["rows"]]
-            self.recorder.ended = [rows[-1].status for rows in self.recorder.rows]
-            for name, value in notes["sent_before"].items():
-                setattr(self.recorder.sent_before, name, int(value))
-        self.meet()
-        return found
+        snapshots.notes, snapshots.restored = notes, restored
+        return snapshots

@@ -17,17 +17,10 @@ from milodo.runtime.snapshots import Snapshots
 
 
 def fit_with_others(
-    site: Site,
-    task: Task,
-    group: Group,
-    progress: Callable[[int, float], None] | None = None,
-    *,
-    announce: Callable[[Plan], None] | None = None,
-    write: Callable[[Fit], None] | None = None,
-    out: Path | None = None,
-    snapshot_every: int | None = None,
-    resume: bool = False,
-) -> Fit:
+    site: Site, task: Task, group: Group, progress: Callable[[int, float], None] | None = None,
+    *, announce: Callable[[Plan], None] | None = None, write: Callable[[Fit], None] | None = None,
+    out: Path | None = None, snapshot_every: int | None = None, resume: bool = False,
+) -> Fit:  # fmt: skip
     """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point.
 
     `write` saves the result into `out` before anybody forgets its snapshots there.
@@ -44,18 +37,12 @@ def fit_with_others(
         keeper = Snapshots(out / "snapshots", group.rank, net, snapshot_every, hashlib.sha256(run.encode()).hexdigest())
     weights = read_card(find_optimizer(task.optimizer)).weights.sha256 if task.optimizer else None
     same = {**asdict(task), "graph": graph.fingerprint, "optimizer": weights, "snapshot-every": snapshot_every, "resume": resume}
-    facts = {
-        "same": flat(same),
-        "columns": list(site.columns),
-        "classes": classes,
-        "file": Path(site.name).name,
-        "snapshots": keeper.available() if keeper else [],
-    }
+    own = {"columns": list(site.columns), "classes": classes, "file": Path(site.name).name}
+    facts = {"same": flat(same), **own, "snapshots": keeper.available() if keeper else []}
     everybody = group.agree(facts, lambda rank: f"node {rank} (rank {rank})")
+    first = f"node 0's {everybody[0]['file']}"
     for rank, other in enumerate(everybody):
-        same_columns(
-            f"node 0's {everybody[0]['file']}", everybody[0]["columns"], f"node {rank}'s {other['file']}", other["columns"]
-        )
+        same_columns(first, everybody[0]["columns"], f"node {rank}'s {other['file']}", other["columns"])
     pair = two_classes([other["classes"] for other in everybody], task.target) if task.loss == "logistic" else None
     if keeper is not None:
         resume = resume or group.restarted

@@ -36,18 +36,12 @@ class Snapshots:
         self.chosen: int | None = None
         self.notes: Callable[[], dict[str, Any]] = dict
         """What else to keep, asked for at every snapshot."""
-        self.found: dict[str, Any] = {}
-        """What was kept beside the state that `last` returned."""
+        self.restored: Callable[[dict[str, Any] | None], None] = lambda notes: None
+        """Told by `last` what was kept beside the state; None where there is nothing to go on from."""
 
     def available(self) -> list[int]:
         """Iterations of which this process has a snapshot."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(int(match[1]) for path in self.folder.iterdir() if (match := self._pattern.fullmatch(path.name)))
-
-    @property
-    def _pattern(self) -> re.Pattern[str]:
-        return re.compile(rf"rank{self.rank}-(\d+)\.safetensors")
+        return sorted(kept(self.folder).get(self.rank, []))
 
     def path(self, k: int) -> Path:
         return self.folder / f"rank{self.rank}-{k}.safetensors"
@@ -72,23 +66,19 @@ class Snapshots:
         parts = leaves(state)
         tensors = {n: v.detach().cpu().contiguous().clone() for n, v in parts.items() if isinstance(v, torch.Tensor)}
         others = {n: v for n, v in parts.items() if not isinstance(v, torch.Tensor)}
-        facts = {
-            "format": FORMAT,
-            "run": self.run,
-            "k": k,
-            "others": others,
-            "traffic": vars(self.net.traffic),
-            "notes": self.notes(),
-        }
+        facts = {**self._identity(k), "others": others, "traffic": vars(self.net.traffic), "notes": self.notes()}
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic(self.path(k)) as part:
             save_file(tensors, part, metadata={"milodo": json.dumps(facts)})
         for old in self.available()[: -self.kept]:
             self.path(old).unlink(missing_ok=True)
 
+    def _identity(self, k: int) -> dict[str, Any]:
+        return {"format": FORMAT, "run": self.run, "k": k}
+
     def last(self, first: Any) -> tuple[int, Any] | None:
         if self.chosen is None:
-            return None
+            return self.restored(None)
         path = self.path(self.chosen)
         try:
             with safe_open(path, framework="pt") as file:
@@ -96,12 +86,7 @@ class Snapshots:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
         except (OSError, SafetensorError, ValueError) as error:
             raise InvalidInput(f"{path}: not a snapshot ({error}). Start again without resuming.") from error
-        if (
-            not isinstance(facts, dict)
-            or facts.get("format") != FORMAT
-            or facts.get("run") != self.run
-            or facts.get("k") != self.chosen
-        ):
+        if not isinstance(facts, dict) or not self._identity(self.chosen).items() <= facts.items():
             raise InvalidInput(f"{path}: a snapshot of another run. Start again without resuming, or in another folder.", "out")
         parts = {}
         for name, value in leaves(first).items():
@@ -110,14 +95,22 @@ class Snapshots:
                 continue
             kept = tensors.get(name)
             if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
-                raise InvalidInput(
-                    f"{path}: {name} does not fit this run. Start again without resuming, or in another folder.", "out"
-                )
+                said = f"{path}: {name} does not fit this run. Start again without resuming, or in another folder."
+                raise InvalidInput(said, "out")
             parts[name] = kept.to(value.device)
         for name, value in facts["traffic"].items():
             setattr(self.net.traffic, name, int(value))
-        self.found = facts["notes"]
+        self.restored(facts["notes"])
         return self.chosen, rebuilt(first, parts)
+
+
+def kept(folder: Path) -> dict[int, list[int]]:
+    """Iterations of which there is a snapshot, by rank."""
+    found: dict[int, list[int]] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := re.fullmatch(r"rank(\d+)-(\d+)\.safetensors", path.name):
+            found.setdefault(int(match[1]), []).append(int(match[2]))
+    return found
 
 
 def forget_all(folder: Path, ranks: Callable[[int], bool]) -> None:
@@ -140,12 +133,8 @@ def latest(folder: Path, processes: int = 1) -> tuple[Path, int] | None:
     """The newest folder with snapshots of this many processes, and the latest iteration that all of them have."""
     newest: tuple[float, Path, int] | None = None
     for place in [folder, *(path for path in folder.glob("*") if path.is_dir())] if folder.is_dir() else []:
-        kept: dict[str, list[int]] = {}
-        for path in place.glob("rank*-*.safetensors"):
-            rank, _, k = path.stem.partition("-")
-            if k.isdigit():
-                kept.setdefault(rank, []).append(int(k))
-        k = common(list(kept.values())) if len(kept) >= processes else None
+        found = list(kept(place).values())
+        k = common(found) if len(found) >= processes else None
         if k is not None and (newest is None or place.stat().st_mtime > newest[0]):
             newest = (place.stat().st_mtime, place, k)
     return None if newest is None else newest[1:]

@@ -81,8 +81,7 @@ def fastest(topology: Topology, *, tolerance: float = 1e-7) -> Weights:
         PP_edges, QQ_edges = A.T @ (P @ P) @ A, A.T @ (Q @ Q) @ A
         # dS₊/dw_e = + a_e a_eᵀ, dS₋/dw_e = - a_e a_eᵀ
         gradient = np.append(
-            np.diag(Q_edges) - np.diag(P_edges) - 1 / positive + incidence.T @ (1 / spare),
-            tau - np.trace(P) - np.trace(Q),
+            np.diag(Q_edges) - np.diag(P_edges) - 1 / positive + incidence.T @ (1 / spare), tau - np.trace(P) - np.trace(Q)
         )
         H = np.empty((count + 1, count + 1))
         H[:count, :count] = P_edges**2 + Q_edges**2 + np.diag(positive**-2.0) + (incidence.T * spare**-2.0) @ incidence

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from milodo.errors import LARGEST, InvalidInput, shortened, whole
-from milodo.files import atomic, is_file
+from milodo.files import is_file, read_csv, write_csv
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,17 @@ class Row:
     remark: str = ""
 
 
+COLUMNS = [field.name for field in fields(Row)]
+
+
 class Log:
     """training.csv and, where tensorboard is installed, its event files."""
 
     def __init__(self, folder: Path, rows: int, update: int) -> None:
         """Of an earlier start only the first `rows` are kept: what a killed run wrote after them is about to be written again."""
         self.file = folder / "training.csv"
-        write_rows(self.file, read_rows(self.file)[:rows] if self.file.exists() else [])
+        kept = read_rows(self.file)[:rows] if self.file.exists() else []
+        write_csv(self.file, COLUMNS, map(_words, kept))
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -50,8 +53,7 @@ class Log:
             csv.writer(file).writerow(_words(row))
         if self.board is not None:
             for name in ("loss", "norm", "lr", "validation"):
-                value = getattr(row, name)
-                if not math.isnan(value):
+                if not math.isnan(value := getattr(row, name)):
                     self.board.add_scalar(name, value, row.update)
             if row.remark:
                 self.board.add_text("remark", row.remark, row.update)
@@ -61,31 +63,21 @@ class Log:
             self.board.close()
 
 
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    with atomic(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(field.name for field in fields(Row))
-        writer.writerows(map(_words, rows))
-
-
 def read_rows(path: Path) -> list[Row]:
     """Of training.csv; a last line that was cut off by a kill is dropped."""
     kinds = {"update": _count, "stage": _count, "epoch": _count, "remark": str}
     if not is_file(path):
         raise InvalidInput(f"no {path.name} in {str(path.parent)!r}: nothing was trained there.")
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path}: cannot be read ({shortened(error)}). The file was damaged; train again.") from error
+    header, *lines = read_csv(path, "train") or [[]]
     rows = []
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines, 2):
         try:
-            rows.append(Row(**{field.name: kinds.get(field.name, _number)(line[field.name]) for field in fields(Row)}))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if number == len(lines) - 1:
+            cells = dict(zip(header, line, strict=True))
+            rows.append(Row(**{name: kinds.get(name, _number)(cells[name]) for name in COLUMNS}))
+        except (KeyError, ValueError) as error:
+            if number == len(lines) + 1:
                 break
-            raise InvalidInput(f"{path}, line {number + 2}: not a row of a training ({shortened(error)}).") from error
+            raise InvalidInput(f"{path}, line {number}: not a row of a training ({shortened(error)}).") from error
     return rows
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from milodo.config import Experiment
+from milodo.config import Experiment, TrainingTable
 from milodo.errors import InvalidInput
 from milodo.files import FORMAT, read_versioned_json, write_json
 from milodo.problems import Family, Problem, instance_seeds, optimum
@@ -60,11 +60,8 @@ class ProblemSet:
 
     def certify(self, progress: Progress, file: Path | None = None) -> None:
         """Finds the optimum of every instance, group by group, going on where an earlier start of this training stopped."""
-        groups = [
-            Batch(index, tuple(seeds[a : a + TOGETHER]))
-            for index, seeds in enumerate(self.seeds)
-            for a in range(0, len(seeds), TOGETHER)
-        ]
+        places = [(index, slice(a, a + TOGETHER)) for index, own in enumerate(self.seeds) for a in range(0, len(own), TOGETHER)]
+        groups = [Batch(index, tuple(self.seeds[index][some])) for index, some in places]
         known = _read_optima(file) if file is not None else {}
         for done, group in enumerate(groups):
             if all(seed in known for seed in group.seeds):
@@ -92,22 +89,19 @@ def _read_optima(file: Path) -> dict[int, float]:
     return {int(seed): value for seed, value in pairs if seed.isdecimal() and isinstance(value, float)}
 
 
-def families_of(experiment: Experiment) -> list[Family]:
-    table = experiment.training
+def _asked(experiment: Experiment) -> tuple[TrainingTable, list[Family]]:
+    table, problem = experiment.training, experiment.problem
     assert table is not None
-    shape = {} if table.d is None else {"d": table.d}
-    return [experiment.problem.model_copy(update={**shape, "N": N}).build() for N in table.N or [experiment.problem.N]]
+    return table, [problem.model_copy(update={"d": table.d or problem.d, "N": N}).build() for N in table.N or [problem.N]]
 
 
 def training_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
-    assert experiment.training is not None
-    return ProblemSet(families_of(experiment), "training", experiment.training.instances, experiment.seed, dtype)
+    table, families = _asked(experiment)
+    return ProblemSet(families, "training", table.instances, experiment.seed, dtype)
 
 
 def validation_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
-    assert experiment.training is not None
-    families = families_of(experiment)
+    table, families = _asked(experiment)
     count = min(VALIDATED_SHAPES, len(families))
     chosen = [families[round(k * (len(families) - 1) / max(count - 1, 1))] for k in range(count)]
-    each = max(1, experiment.training.validation_instances // count)
-    return ProblemSet(chosen, "validation", each, experiment.seed, dtype)
+    return ProblemSet(chosen, "validation", max(1, table.validation_instances // count), experiment.seed, dtype)

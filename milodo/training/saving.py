@@ -50,21 +50,17 @@ def adam_state(optimizer: Learned, adam: torch.optim.Adam) -> dict[str, torch.Te
 def restore_adam(optimizer: Learned, adam: torch.optim.Adam, tensors: dict[str, torch.Tensor]) -> None:
     adam.state.clear()
     for name, parameter in optimizer.named_parameters():
-        prefix = f"adam.{name}."
-        if state := {key.removeprefix(prefix): value.clone() for key, value in tensors.items() if key.startswith(prefix)}:
-            adam.state[parameter] = state
+        if state := _part(f"adam.{name}.", tensors):
+            adam.state[parameter] = {key: value.clone() for key, value in state.items()}
 
 
 def save_position(
     path: Path, optimizer: Learned, adam: torch.optim.Adam, best: dict[str, torch.Tensor], position: Position
 ) -> None:
     tensors = {f"weights.{name}": value for name, value in optimizer.state_dict().items()}
-    tensors |= adam_state(optimizer, adam)
-    tensors |= {f"best.{name}": value for name, value in best.items()}
-    content = save(
-        {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
-        {"milodo": json.dumps({"format": FORMAT, **asdict(position)})},
-    )
+    tensors |= adam_state(optimizer, adam) | {f"best.{name}": value for name, value in best.items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    content = save(tensors, {"milodo": json.dumps({"format": FORMAT, **asdict(position)})})
     with atomic(path) as part:
         part.write_bytes(content)
 
@@ -76,21 +72,19 @@ def load_position(path: Path, optimizer: Learned) -> tuple[Position, dict[str, t
             said: dict[str, Any] = json.loads((file.metadata() or {}).get("milodo", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
     except FileNotFoundError:
-        raise InvalidInput(
-            f"nothing to resume in {str(path.parent)!r}: it has no {path.name}. Overwrite it.", "overwrite"
-        ) from None
+        lacking = f"nothing to resume in {str(path.parent)!r}: it has no {path.name}. Overwrite it."
+        raise InvalidInput(lacking, "overwrite") from None
     except (OSError, ValueError, SafetensorError) as error:
         raise InvalidInput(f"{path}: cannot be read ({error}). Overwrite it.", "overwrite") from error
-    if said.get("format") != FORMAT or {field.name for field in fields(Position)} != set(said) - {"format"}:
+    if said.pop("format", None) != FORMAT or {field.name for field in fields(Position)} != set(said):
         raise InvalidInput(f"{path}: not written by this milodo's `train`. Overwrite it.", "overwrite")
-    position = Position(**{name: value for name, value in said.items() if name != "format"})
-    expected = optimizer.state_dict()
-    parts = {
-        prefix: {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        for prefix in ("weights.", "best.")
-    }
-    for part in parts.values():
-        if {name: value.shape for name, value in part.items()} != {name: value.shape for name, value in expected.items()}:
-            raise InvalidInput(f"{path}: holds another optimizer than this experiment trains. Overwrite it.", "overwrite")
-    optimizer.load_state_dict(parts["weights."])
-    return position, {name: value for name, value in tensors.items() if name.startswith("adam.")}, parts["best."]
+    weights, best = _part("weights.", tensors), _part("best.", tensors)
+    expected = {name: value.shape for name, value in optimizer.state_dict().items()}
+    if any({name: value.shape for name, value in part.items()} != expected for part in (weights, best)):
+        raise InvalidInput(f"{path}: holds another optimizer than this experiment trains. Overwrite it.", "overwrite")
+    optimizer.load_state_dict(weights)
+    return Position(**said), {name: value for name, value in tensors.items() if name.startswith("adam.")}, best
+
+
+def _part(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ SLOWEST = 1 / 64
 """The smallest fraction of the stage's rate that is tried before training gives up."""
 OVERTIME = 4
 """Under random initialisation a stage lasts until the loss falls, but at most so many times its epochs."""
+ASKED = {"name", "seed", "problem", "network", "training"}
+"""What of an experiment makes a training."""
 DTYPE = torch.float32
 OBSERVER = StackedObserver()
 
@@ -48,10 +52,6 @@ Progress = Callable[[str, float, str], None]
 
 class TrainingFailed(InvalidInput):
     """Training cannot go on; says what to change."""
-
-
-class TrainingInterrupted(Exception):
-    """The user stopped it; the folder holds everything to go on."""
 
 
 class Trainer:
@@ -82,13 +82,15 @@ class Trainer:
         self.adam = self._new_adam()
         self.resume_file, self.facts_file = folder / "resume.safetensors", folder / "training.json"
         self.saved_at = time.perf_counter()
-        self.before = (self._weights(), {}, Position())
         self.made_with = provenance()
 
     def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
-        """Trains, or goes on training, to the end; returns the path of the optimizer."""
+        """Trains, or goes on training, to the end; returns the path of the optimizer. Who stops it with Ctrl-C can go on."""
         self._prepare(resume=resume, overwrite=overwrite)
-        self._certify()
+        self.validation.certify(partial(self.progress, "certified optimum, validation instances"))
+        if self.loss.needs_optimum:
+            progress = partial(self.progress, "certified optimum, training instances")
+            self.training.certify(progress, self.folder / "optima.json")
         self.log = Log(self.folder, self.position.rows, self.position.update)
         self.before = (self._weights(), adam_state(self.optimizer, self.adam), replace(self.position))
         self.clock = time.perf_counter() - self.position.seconds
@@ -101,7 +103,7 @@ class Trainer:
         except KeyboardInterrupt:
             self._return_to_last_batch()
             self._save_position()
-            raise TrainingInterrupted(str(self.folder)) from None
+            raise
         finally:
             self.log.close()
         return self.path
@@ -116,25 +118,18 @@ class Trainer:
         leaves = ("resume.safetensors", "training.csv", "training.png", "training.svg", "optima.json", "tensorboard/events.*")
         outputs = (self.path.name, self.path.with_suffix(".json").name)
         folder = RunFolder(self.folder, "training", self.facts_file.name, leaves + outputs)
-        config = self.experiment.model_dump(mode="json", include={"name", "seed", "problem", "network", "training"})
+        config = self.experiment.model_dump(mode="json", include=ASKED)
         graph = self.net.topology.fingerprint
         if folder.begin(resume=resume, overwrite=overwrite):
             facts = read_versioned_json(self.facts_file)
             begun = {"configuration": facts.get("config"), "graph": facts.get("topology")}
             folder.check_same(begun, {"configuration": config, "graph": graph})
             self.position, moments, self.best = load_position(self.resume_file, self.optimizer)
-            self.adam = self._new_adam()
             restore_adam(self.optimizer, self.adam, moments)
             return
         self._save_position()
         asked = {"config": config, "topology": graph, "command": self.command}
         write_json(self.facts_file, {"format": FORMAT, **asked, **self.made_with})
-
-    def _certify(self) -> None:
-        self.validation.certify(lambda done, detail: self.progress("certified optimum, validation instances", done, detail))
-        if self.loss.needs_optimum:
-            task, file = "certified optimum, training instances", self.folder / "optima.json"
-            self.training.certify(lambda done, detail: self.progress(task, done, detail), file)
 
     def _epoch(self, stage: StageTable) -> None:
         batches = self.training.epoch((self.position.stage, self.position.epoch), stage.batch)
@@ -146,7 +141,6 @@ class Trainer:
             self._write(row)
             if here.iterations - here.validated >= self.table.validate_every:
                 self._validate()
-            here.seconds = time.perf_counter() - self.clock
             if time.perf_counter() - self.saved_at > SAVE_EVERY:
                 self._save_position()
         here = self.position
@@ -155,7 +149,6 @@ class Trainer:
             self.progress(self._task(stage), 1.0, f"best validation {here.best:.3f} (log10 gap)")
             here.stage, here.epoch = here.stage + 1, 0
             self.adam = self._new_adam()
-        here.seconds = time.perf_counter() - self.clock
         self._save_position()
 
     def _task(self, stage: StageTable) -> str:
@@ -167,7 +160,8 @@ class Trainer:
         if not self.table.optimizer.from_scratch or falling(losses[: stage.K]):
             return True
         if epochs < OVERTIME * stage.epochs:
-            self._remark(f"after {epochs} epochs the loss does not fall yet over {stage.K} iterations: the stage goes on")
+            said = f"after {epochs} epochs the loss does not fall yet over {stage.K} iterations: the stage goes on"
+            self._write(self._row(remark=said))
             return False
         raise TrainingFailed(
             f"after {epochs} epochs of stage {self.position.stage + 1} the loss still does not fall over {stage.K} iterations. "
@@ -203,7 +197,6 @@ class Trainer:
                 return self._roll_back(lr)
         here.iterations += stage.K
         here.failures = 0
-        here.seconds = time.perf_counter() - self.clock
         return self._row(loss=sum(losses) / len(losses), norm=max(norms), lr=lr)
 
     def _segment(self, state: Any, problem: Problem, best: torch.Tensor | None, ks: range) -> tuple[Any, float, float]:
@@ -258,26 +251,21 @@ class Trainer:
         scores, curves = [], []
         for index, seeds in enumerate(self.validation.seeds):
             batch = Batch(index, tuple(seeds))
-            problem = self.validation.problem(batch)
-            losses, loss, x = [], torch.empty(0), problem.start()
-            for k, state in enumerate(iterate(self.optimizer, problem, self.net)):
-                if k > 0:
-                    loss = problem.objective(mean_point(state.x, OBSERVER), OBSERVER)
-                    losses.append(float(loss.mean()))
-                if k == iterations:
-                    x = state.x
-                    break
-            gap = loss.double() - self.validation.optimum(batch)
-            floor = torch.finfo(DTYPE).eps * (1 + self.validation.optimum(batch).abs())
+            problem, best = self.validation.problem(batch), self.validation.optimum(batch)
+            losses, x = [], problem.start()
+            for state in islice(iterate(self.optimizer, problem, self.net), 1, iterations + 1):
+                x = state.x
+                losses.append(problem.objective(mean_point(x, OBSERVER), OBSERVER))
+            gap = losses[-1].double() - best
+            floor = torch.finfo(DTYPE).eps * (1 + best.abs())
             score = torch.where(torch.isfinite(gap), gap.clamp(min=0) + floor, math.inf).log10()
             if self.table.consensus:  # what is trained for is what is chosen by
                 score = score + self.table.consensus * (consensus_error(x, OBSERVER).double() + floor).log10()
             scores.append(float(score.mean()))
-            curves.append(losses)
+            curves.append([float(loss.mean()) for loss in losses])
         score, here.validated = sum(scores) / len(scores), here.iterations
         if here.best is None or score < here.best:
             here.best, here.best_update, self.best = score, here.update, self._weights()
-        here.seconds = time.perf_counter() - self.clock
         self._write(self._row(validation=score))
         self._save_optimizer()
         return [sum(values) / len(values) for values in zip(*curves, strict=True)]
@@ -286,9 +274,7 @@ class Trainer:
         here, now = self.position, self._weights()
         self.optimizer.load_state_dict(self.best)
         summary = {
-            "experiment": self.experiment.model_dump(
-                mode="json", include={"name", "seed", "problem", "network", "training"}, exclude_none=True
-            ),
+            "experiment": self.experiment.model_dump(mode="json", include=ASKED, exclude_none=True),
             "updates": here.best_update,
             "updates_in_all": here.update,
             "rollbacks": here.rollbacks,
@@ -312,11 +298,9 @@ class Trainer:
 
     def _row(self, **facts: Any) -> Row:
         here = self.position
+        here.seconds = time.perf_counter() - self.clock
         return Row(here.update, here.stage + 1, here.epoch + 1, here.seconds, **facts)
 
     def _write(self, row: Row) -> None:
         self.log.write(row)
         self.position.rows += 1
-
-    def _remark(self, text: str) -> None:
-        self._write(self._row(remark=text))
