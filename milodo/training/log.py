@@ -46,7 +46,8 @@ class Log:
         except ImportError:
             self.board: Any = None
         else:
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=update + 1)
+            # Ctrl-C may come while the writer is being woken, which then sleeps until its next flush: two minutes by default.
+            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=update + 1, flush_secs=5)
 
     def write(self, row: Row) -> None:
         with self.file.open("a", newline="", encoding="utf-8") as file:
