@@ -45,8 +45,9 @@ class Warm:
     def __init__(self) -> None:
         self.line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         words = [sys.executable, str(Path(__file__).parent / "warm.py"), str(other.fileno())]
+        env = environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))  # the very milodo that is tested here
         self.server = subprocess.Popen(
-            words, env=environment(), pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            words, env=env, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         other.close()
         self.ends: dict[int, int] = {}
