@@ -45,13 +45,13 @@ def iterations_to(algorithm, unseen, targets, limit, every=10):
 
 
 def test_tuned_prox_ed_reaches_1e_3_in_fewer_than_9000_iterations(tuning_set, unseen):
-    search = Search(target=1e-3, iterations=2000, points=9, refinements=3)
+    search = Search(target=1e-3, iterations=1000, points=7, refinements=2)
     found = tune(ProxED, *_on_ring(tuning_set), search)
     assert iterations_to(ProxED(**found.best), unseen, [1e-3], 9000)[1e-3] < 9000
 
 
 def test_tuned_dapg_reaches_1e_3_in_fewer_than_320_and_1e_7_within_2500_iterations(tuning_set, unseen):
-    search = Search(target=1e-3, iterations=1000, points_each=5, refinements=1)
+    search = Search(target=1e-3, iterations=400, points_each=4, refinements=1)
     found = tune(DAPG, *_on_ring(tuning_set), search)
     hit = iterations_to(DAPG(**found.best), unseen, [1e-3, 1e-7], 2500)
     assert hit[1e-3] < 320

@@ -29,7 +29,7 @@ SHARED, FEW = 3, ("prox-ed", "dapg", "milodo")
 """Where processes share nodes, these methods are enough: one round, several, and swap itself."""
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
-STEPS, D = 30, 7
+STEPS, D = 20, 7
 SMALL = {"gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1, "c_s": 0.05, "c_u": 1.0}
 
 
