@@ -16,8 +16,8 @@ from milodo.files import is_file
 if TYPE_CHECKING:
     from milodo.config import Experiment
 
-SMALL = 1 << 23
-"""Numbers of data in a batch up to which one thread is used: a second one makes the demo's race 1.4
+SMALL = 1 << 26
+"""Bytes of data in a batch up to which one thread is used: a second one makes the demo's race 1.4
 times faster on an idle machine, and made the demo 2.9 times slower on a busy one, where the threads wait for each other."""
 
 
@@ -123,8 +123,8 @@ def opened(experiment: Path, options: dict[str, Any], out: Path | None, threads:
     from milodo.config import load_experiment
 
     loaded = load_experiment(experiment, **options)
-    problem, run = loaded.problem, loaded.run
-    data = problem.n * problem.N * problem.d * min(run.batch or run.instances, run.instances)
+    run = loaded.run
+    data = loaded.problem.build().memory(min(run.batch or run.instances, run.instances))
     if threads is not None or data <= SMALL:
         torch.set_num_threads(threads or 1)
     return loaded, out or Path("runs") / loaded.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from typing import Annotated, Any, Literal
 
 import torch
@@ -47,26 +48,44 @@ class RegularizerTable(Table):
 
 
 class ProblemTable(Table):
-    """[problem]: which family, and its shape (n, d, N, lam) as the paper writes it."""
+    """[problem]: which family, and its shape (n, d, N, lam) as the paper writes it; other keys are the family's own."""
 
     family: str
     n: Count
-    d: Count
-    N: Count
-    lam: NonNegativeNumber = 0.1
+    d: Count | None = None
+    """Unknowns; a family whose data or model decides it needs none."""
+    N: Count | None = None
+    lam: NonNegativeNumber | None = None
     regularizer: RegularizerTable | None = None
+    split: str | None = None
+    """Of data sets: how rows are dealt to nodes, 'uniform', 'label' or 'dirichlet(0.3)'."""
+    minibatch: Count | None = None
+    """Samples a node looks at in an iteration; all of them unless given."""
+    norm: Literal["batch", "group"] | None = None
+    """Of networks with normalisation layers."""
 
     @model_validator(mode="after")
     def _one_penalty(self) -> ProblemTable:
-        if self.regularizer is not None and "lam" in self.model_fields_set:
+        if self.regularizer is not None and self.lam is not None:
             raise ValueError("[problem] has both lam and [problem.regularizer]; put lam into the regularizer's table.")
         return self
 
     def build(self) -> Family:
         if self.family not in FAMILIES:
             raise unknown("family", self.family, FAMILIES)
-        reg = self.regularizer.build() if self.regularizer else None
-        return FAMILIES[self.family](self.n, self.d, self.N, self.lam, reg)
+        family = FAMILIES[self.family]
+        takes = {field.name: field for field in fields(family)}
+        given = {key: value for key, value in self if value is not None and key not in ("family", "regularizer")}
+        if self.regularizer is not None:
+            given["reg"] = self.regularizer.build()
+        for key in given:
+            if key not in takes:
+                known = ", ".join(name for name in takes if name != "reg")
+                raise InvalidInput(f"[problem]: the family {self.family!r} takes no {key!r}. It takes {known}.")
+        for name, field in takes.items():
+            if name not in given and field.default is MISSING:
+                raise InvalidInput(f"[problem] needs {name!r}.")
+        return family(**given)
 
 
 class NetworkTable(Table):

@@ -1,5 +1,7 @@
 """f_i, r, data and instances."""
 
+from typing import Any
+
 from milodo.problems.base import Family, Problem, instance_seeds, stream
 from milodo.problems.custom import CustomProblem
 from milodo.problems.lasso import Lasso, LeastSquares
@@ -8,7 +10,8 @@ from milodo.problems.logistic import Logistic, LogisticRegression
 from milodo.problems.reference import Reference, optimum
 from milodo.problems.regularizers import L1, REGULARIZERS, Box, ElasticNet, NonNegative, Regularizer, Zero
 
-FAMILIES: dict[str, type[Lasso] | type[Logistic]] = {"lasso": Lasso, "logistic": Logistic}
+FAMILIES: dict[str, type[Any]] = {"lasso": Lasso, "logistic": Logistic}
+"""Frozen dataclasses: their fields are what [problem] of an experiment may say."""
 
 __all__ = [
     "FAMILIES", "L1", "REGULARIZERS", "Box", "CustomProblem", "ElasticNet", "Family", "Lasso", "LeastSquares", "LinearModel",

@@ -127,6 +127,11 @@ def instance_seeds(purpose: str, count: int, seed: int = 0) -> list[int]:
     return [first + k for k in range(count)]
 
 
+def purpose_of(seed: int) -> str:
+    """What an instance with this seed is for: data sets with a part for tests draw test instances from there, and others not."""
+    return list(PURPOSES)[seed // (MOST_INSTANCES + 1) % len(PURPOSES)]
+
+
 def checked_seeds(seeds: Sequence[int], family: str) -> list[int]:
     """Seeds of instances, at least one; each names a stream of numbers, so it must be whole and not negative."""
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):

@@ -76,7 +76,7 @@ class Trainer:
         self.training, self.validation = training_set(experiment, DTYPE), validation_set(experiment, DTYPE)
         with torch.random.fork_rng(devices=[]):  # weights depend on the experiment's seed alone
             torch.manual_seed(experiment.seed)
-            self.optimizer = self.table.optimizer.make(self.net, self.table.d or experiment.problem.d, experiment.seed)
+            self.optimizer = self.table.optimizer.make(self.net, self.training.families[0].d, experiment.seed)
         self.position = Position()
         self.best = self._weights()
         self.adam = self._new_adam()
