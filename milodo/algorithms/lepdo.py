@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 from milodo.algorithms.parameters import Factor, Fraction, Space, StepSize
 from milodo.algorithms.rule import Rule, Source
 from milodo.network import Network
+from milodo.problems import Problem
 from milodo.types import EdgeTensor, NodeTensor, Step
 
 
@@ -20,7 +21,7 @@ class Constant(Source):
     c_s: Step
     c_u: Step
 
-    def start(self, x0: NodeTensor, net: Network) -> None:
+    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> None:
         return None
 
     def momentum(self, memory: None) -> Step:

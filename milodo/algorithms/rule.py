@@ -21,7 +21,7 @@ class Source(ABC):
     """Where the weights of a rule come from. What it remembers between two iterations travels in the rule's state."""
 
     @abstractmethod
-    def start(self, x0: NodeTensor, net: Network) -> Any:
+    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Any:
         """Its memory before the first iteration: None, a tensor or a NamedTuple."""
 
     def momentum(self, memory: Any) -> Step | None:
@@ -68,7 +68,7 @@ class Rule(Algorithm):
         """Of β, p_i, p_ij,1 and p_ij,2."""
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, x0, torch.zeros_like(x0), self.source.start(x0, net))
+        return State(x0, x0, torch.zeros_like(x0), self.source.start(x0, problem, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         source = self.source
@@ -110,9 +110,9 @@ class Every(Source):
     dtype: torch.dtype
     """In which the source's weights on edges come."""
 
-    def start(self, x0: NodeTensor, net: Network) -> Kept:
+    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Kept:
         nothing = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1], dtype=self.dtype)
-        return Kept(0, torch.zeros_like(x0), nothing, nothing, self.source.start(x0, net))
+        return Kept(0, torch.zeros_like(x0), nothing, nothing, self.source.start(x0, problem, net))
 
     def momentum(self, memory: Kept) -> Step | None:
         return self.source.momentum(memory.inner)

@@ -24,6 +24,7 @@ HIDDEN = 20
 
 
 Period = Annotated[int, Field(ge=1)]
+Inputs = Literal["raw", "relative"]
 
 
 class MiLoDoSettings(Settings):
@@ -31,6 +32,7 @@ class MiLoDoSettings(Settings):
     seed: Seed
     activations: ActivationsField
     every: Period = 1
+    inputs: Inputs = "raw"
 
 
 class MiLoDoRecipe(Recipe):
@@ -39,17 +41,25 @@ class MiLoDoRecipe(Recipe):
     activations: ActivationsField = BOUNDED
     every: Period = 1
     """The networks run in the first 20 iterations and in each `every`-th after them; their weights are kept in between."""
+    inputs: Inputs = "raw"
+    """'raw' as the paper has them, or 'relative' to each node's curvature and first gradient (milodo/learned/per_node.py); bounds
+    of p_i and gamma are then in units of 1/L_i, those of p_ij,1 in units of L_i."""
     initial: Literal["special", "random"] = "special"
     gamma: Positive = 0.03
-    """Step size of the method that special initialisation mimics."""
+    """Step size of the method that special initialisation mimics: LEPDO with constant weights and no momentum."""
+    c_s: Positive = 1.0
+    """Of its dual step, in units of Exact Diffusion's."""
+    c_u: Positive = 1.0
+    """Of its mixing, likewise."""
 
     @property
     def from_scratch(self) -> bool:
         return self.initial == "random"
 
     def make(self, net: Network, d: int, seed: int) -> MiLoDo:
-        optimizer = MiLoDo(net.topology, hidden=self.hidden, activations=self.activations, seed=seed, every=self.every)
-        return optimizer if self.from_scratch else special_initialisation(optimizer, net, self.gamma)
+        architecture = self.model_dump(include={"hidden", "every", "inputs"})
+        optimizer = MiLoDo(net.topology, activations=self.activations, seed=seed, **architecture)
+        return optimizer if self.from_scratch else special_initialisation(optimizer, net, self.gamma, self.c_s, self.c_u)
 
 
 class MiLoDo(Rule, PerNode):
@@ -78,11 +88,12 @@ class MiLoDo(Rule, PerNode):
         activations: Activations = BOUNDED,
         seed: int = 0,
         every: int = 1,
+        inputs: Inputs = "raw",
         nodes: Sequence[int] | None = None,
     ) -> None:
         super().__init__(graph, nodes)
         self.hidden, self.seed, self.every = whole("hidden", hidden, 1, WIDEST), whole("seed", seed), whole("every", every, 1)
-        self.activations = activations
+        self.activations, self.inputs = activations, inputs
         n, width = len(self.nodes), self.slots.width
         if width == 0:
             raise InvalidInput(
@@ -93,7 +104,7 @@ class MiLoDo(Rule, PerNode):
         self.phi_u = Bank(n, width, width, hidden)
 
     def settings(self) -> MiLoDoSettings:
-        return MiLoDoSettings(hidden=self.hidden, seed=self.seed, activations=self.activations, every=self.every)
+        return MiLoDoSettings(**{name: getattr(self, name) for name in MiLoDoSettings.model_fields})
 
     @classmethod
     def build(cls, graph: Topology, settings: MiLoDoSettings, nodes: Sequence[int] | None = None) -> Self:
@@ -101,8 +112,16 @@ class MiLoDo(Rule, PerNode):
 
     @property
     def source(self) -> Source:
-        networks = Networks(self, self.phi_m, self.phi_s, self.phi_u, self.activations)
+        networks = Networks(self, self.phi_m, self.phi_s, self.phi_u, self.activations, self.inputs == "relative")
         return Every(self.every, networks, self.dtype) if self.every > 1 else networks
+
+    def check(self, problem: Problem, net: Network) -> None:
+        super().check(problem, net)
+        if self.inputs == "relative" and not problem.knows_lipschitz:
+            raise InvalidInput(
+                "this MiLoDo measures by the curvature of each node's problem, which this problem does not know. "
+                "Use one trained with inputs = 'raw', or give the problem its Lipschitz constant."
+            )
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
@@ -110,9 +129,10 @@ class MiLoDo(Rule, PerNode):
 
 
 @torch.no_grad()
-def special_initialisation(optimizer: MiLoDo, net: Network, gamma: float) -> MiLoDo:
+def special_initialisation(optimizer: MiLoDo, net: Network, gamma: float, c_s: float = 1.0, c_u: float = 1.0) -> MiLoDo:
     """Where training starts (Appendix E.1), unless at random, which is how a MiLoDo is made: final layers that ignore their input
-    and put out p = γ, p̃_1 = w/(2γ), p_2 = w/2. With r = 0 this is Exact Diffusion.
+    and put out p = γ, p̃_1 = c_s w/(2γ), p_2 = c_u w/2: LEPDO without momentum. With r = 0 and c_s = c_u = 1, the paper's choice,
+    this is Exact Diffusion.
 
     Slots that are only padding get the weight of the node's first edge, which nobody reads.
     """
@@ -124,8 +144,8 @@ def special_initialisation(optimizer: MiLoDo, net: Network, gamma: float) -> MiL
     w = torch.where(w == 0, w[:, :1], w).squeeze(-1)
     for what, bank, activation, value in (
         ("p_i:", optimizer.phi_m, optimizer.activations.m, torch.full((net.n, 1), float(gamma), dtype=torch.float64)),
-        ("p_ij,1:", optimizer.phi_s, optimizer.activations.s, w / (2 * gamma)),
-        ("p_ij,2:", optimizer.phi_u, optimizer.activations.u, w / 2),
+        ("p_ij,1:", optimizer.phi_s, optimizer.activations.s, c_s * w / (2 * gamma)),
+        ("p_ij,2:", optimizer.phi_u, optimizer.activations.u, c_u * w / 2),
     ):
         bank.w_2.zero_()
         try:

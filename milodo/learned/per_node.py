@@ -16,6 +16,7 @@ from milodo.learned.bank import Bank
 from milodo.learned.base import Learned
 from milodo.learned.slots import Slots
 from milodo.network import Network
+from milodo.problems import Problem
 from milodo.topology import Topology, topology
 from milodo.types import EdgeTensor, NodeTensor
 
@@ -29,6 +30,23 @@ class Hidden(NamedTuple):
     c_s: Tensor
     h_u: Tensor
     c_u: Tensor
+    units: Units | None = None
+    """What the networks measure by, where their inputs are relative."""
+
+
+class Units(NamedTuple):
+    """What a node knows of its own problem before the first iteration [*batch, n, 1]."""
+
+    L: Tensor
+    """The Lipschitz constant of ∇f_i."""
+    g: Tensor
+    """The root mean square of ∇f_i(x⁰) over the coordinates."""
+
+    @classmethod
+    def of(cls, x0: NodeTensor, problem: Problem) -> Units:
+        g = problem.grad(x0).detach().square().mean(-1, keepdim=True).sqrt()
+        # Where a node begins at its own minimum there is nothing to measure by, and 1 must do.
+        return cls(problem.lipschitz().unsqueeze(-1).expand_as(g), torch.where(g > 0, g, 1.0))
 
 
 class PerNode(Learned):
@@ -76,6 +94,10 @@ class Networks(Source):
     p̃_ij,1, h_S = φ_S,i({z_i - z_j}, h_S)                (eq. module-s-composite)
     p_ij,2, h_U = φ_U,i({z_i - z_j}, h_U)                (eq. module-p-composite)
     p_ij,1      = (p̃_ij,1 + p̃_ji,1) / 2                  (eq. module-symmetric-composite)
+
+    That is what the paper feeds them: raw numbers, in the units of the data. With relative inputs a node measures gradients and
+    duals by the size γ_i of its first gradient, points by γ_i / L_i, and p_i by 1/L_i, hence p̃_ij,1 by L_i: the same problem
+    in other units gives the same iterates in those units, and one optimizer serves problems of any curvature.
     """
 
     optimizer: PerNode
@@ -83,19 +105,29 @@ class Networks(Source):
     phi_s: Bank
     phi_u: Bank
     activations: Activations
+    relative: bool = False
 
-    def start(self, x0: NodeTensor, net: Network) -> Hidden:
-        return self.optimizer.first_hidden(x0, net, x0.shape[-1])
+    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Hidden:
+        hidden = self.optimizer.first_hidden(x0, net, x0.shape[-1])
+        return hidden._replace(units=Units.of(x0, problem)) if self.relative else hidden
 
     def primal(self, memory: Hidden, g: NodeTensor, y: NodeTensor) -> tuple[NodeTensor, Hidden]:
-        o, h_m, c_m = self.phi_m(torch.stack((g, y), dim=-2).to(self.optimizer.dtype), memory.h_m, memory.c_m)
-        return self.activations.m(o).squeeze(-2).to(g.dtype), memory._replace(h_m=h_m, c_m=c_m)
+        units = memory.units
+        seen = torch.stack((g, y) if units is None else (g / units.g, y / units.g), dim=-2)
+        o, h_m, c_m = self.phi_m(seen.to(self.optimizer.dtype), memory.h_m, memory.c_m)
+        p = self.activations.m(o).squeeze(-2).to(g.dtype)
+        return p if units is None else p / units.L, memory._replace(h_m=h_m, c_m=c_m)
 
     def edges(self, memory: Hidden, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, EdgeTensor, Hidden]:
-        slots = self.optimizer.slots
+        slots, units = self.optimizer.slots, memory.units
+        if units is not None:
+            dz = dz * net.spread(units.L / units.g)
         by_node = slots.by_node(dz).to(self.optimizer.dtype)
         o_s, h_s, c_s = self.phi_s(by_node, memory.h_s, memory.c_s)
         o_u, h_u, c_u = self.phi_u(by_node, memory.h_u, memory.c_u)
-        p1 = net.both(self.activations.s(slots.by_edge(o_s)))  # p_ij,1 = p_ji,1 from p̃_ij,1
+        p1 = self.activations.s(slots.by_edge(o_s))
+        if units is not None:
+            p1 = p1 * net.spread(units.L).to(p1.dtype)
+        p1 = net.both(p1)  # p_ij,1 = p_ji,1 from p̃_ij,1
         p2 = self.activations.u(slots.by_edge(o_u))
         return p1, p2, memory._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u)
