@@ -47,6 +47,13 @@ def is_folder(path: str | Path) -> bool:
         return False
 
 
+def cache_folder() -> Path:
+    """What can be made or fetched again: $MILODO_CACHE, else the user's cache folder."""
+    if own := os.environ.get("MILODO_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "milodo"
+
+
 class atomic:
     """A path to write to that replaces the real one only when all went well: no half-written file ever carries the name."""
 

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from milodo.files import write_json
+from milodo.files import cache_folder, write_json
 
 NUMERICS = 3
 """Raised when a change of the library may change what tuning finds; older results are then forgotten."""
-
-
-def cache_folder() -> Path:
-    """$MILODO_CACHE, else the user's cache folder."""
-    if own := os.environ.get("MILODO_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "milodo"
 
 
 def cache_path(key: dict[str, Any]) -> Path:
