@@ -46,7 +46,9 @@ def _cifar10(part: str, data: Path) -> tuple[np.ndarray, np.ndarray]:
     here = [file for file in FILES[part] if located(data / "cifar10", file.name)]
     if not here:
         _refuse_pickles(data / "cifar10")
-    records = np.concatenate([_read(obtained(data, "cifar10", file)) for file in here or FILES[part]])
+    everything = [*FILES["train"], *FILES["test"]]
+    paths = [obtained(data, "cifar10", file, everything) for file in here or FILES[part]]
+    records = np.concatenate([_read(path) for path in paths])
     images = np.ascontiguousarray(records[:, 1:]).reshape(-1, *IMAGE)
     labels = records[:, 0].astype(np.int64)
     for array in (images, labels):

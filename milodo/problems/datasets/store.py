@@ -6,17 +6,19 @@ import contextlib
 import hashlib
 import http.client
 import os
+import shutil
 import tarfile
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
+from urllib.error import URLError
 
 from milodo.errors import InvalidInput, quoted, shortened, unknown
-from milodo.files import atomic, cache_folder, is_file, make_writable
+from milodo.files import atomic, cache_folder, is_file
 
 PATIENCE = 10.0
 """Seconds of silence after which a home counts as out of reach."""
@@ -103,17 +105,19 @@ def located(folder: Path, name: str) -> Path | None:
     return None
 
 
-def obtained(data: Path, dataset: str, file: File) -> Path:
-    """A file of a data set, checked; fetched from its home if it is not there."""
-    folder = data / dataset
+def obtained(data: Path, dataset: str, file: File, others: Sequence[File] = ()) -> Path:
+    """A file of a data set, checked; fetched if it is not there, with those others that come in the same archive."""
+    folder, home = data / dataset, HOMES[dataset]
     if path := located(folder, file.name):
         file.check(path)
         return path
     try:
-        if HOMES[dataset].endswith("/"):
-            fetch(HOMES[dataset] + PurePosixPath(file.name).name, folder / file.name, file)
+        if home.endswith("/"):
+            fetch(home + PurePosixPath(file.name).name, folder / file.name, file)
         else:
-            unpack(HOMES[dataset], folder, [file])
+            missing = {PurePosixPath(each.name).name: each for each in (file, *others) if not located(folder, each.name)}
+            unpack(home, folder, lambda name: missing.get(PurePosixPath(name).name))
+            file.check(folder / file.name)
     except (OSError, http.client.HTTPException, tarfile.TarError) as error:
         raise absent(data, dataset, file.name, error) from error
     return folder / file.name
@@ -122,47 +126,47 @@ def obtained(data: Path, dataset: str, file: File) -> Path:
 def absent(data: Path, dataset: str, name: str, error: Exception) -> InvalidInput:
     """Which file is wanted, where it belongs, where it is given out."""
     home = HOMES[dataset] + (PurePosixPath(name).name if HOMES[dataset].endswith("/") else "")
+    why = shortened(error.reason if isinstance(error, URLError) else error) or type(error).__name__
     return InvalidInput(
-        f"there is no {quoted(name)} in {shown(data / dataset)}, and it could not be downloaded "
-        f"({shortened(error) or type(error).__name__}). Get it from {home} and put it there, or name another data folder "
-        f"(MILODO_DATA) that has {dataset}/{name}."
+        f"there is no {quoted(name)} in {shown(data / dataset)}, and it could not be downloaded ({why}). "
+        f"Get it from {home} and put it there, or name another data folder (MILODO_DATA) that has {dataset}/{name}."
     )
 
 
 def fetch(address: str, path: Path, file: File) -> None:
     """Downloads one file; nothing carries its name before it is whole and checked."""
-    make_writable(path.parent)
+    with _opened(address) as answer:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(path) as part:
+            with part.open("wb") as out:
+                _copy(address, answer, out)
+            _check_arrived(address, file, part)
+
+
+def unpack(address: str, folder: Path, place: Callable[[str], File | None]) -> None:
+    """Downloads an archive and takes out of it the members that `place` knows as a file, each to the place of that file.
+
+    Nothing is written where the archive would have it.
+    """
+    with _opened(address) as answer:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as archive:
+            _copy(address, answer, archive)
+            archive.seek(0)
+            with tarfile.open(fileobj=archive) as members:
+                for member in members:
+                    file = place(member.name) if member.isreg() else None
+                    source = members.extractfile(member) if file else None
+                    if file and source:
+                        _put(address, source, folder / file.name, file)
+
+
+def _put(address: str, source: IO[bytes], path: Path, file: File) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic(path) as part:
         with part.open("wb") as out:
-            _download(address, out)
+            shutil.copyfileobj(source, out, BLOCK)
         _check_arrived(address, file, part)
-
-
-def unpack(address: str, folder: Path, files: Iterable[File], place: Callable[[str], File | None] | None = None) -> None:
-    """Downloads an archive and takes out of it only what was asked for: `files`, or whatever `place` gives a place to.
-
-    Nothing is written where the archive wants it: a member's bytes go to the place that the table says.
-    """
-    make_writable(folder)
-    wanted = {PurePosixPath(file.name).name: file for file in files}
-    with tempfile.TemporaryFile(dir=folder) as archive:
-        _download(address, archive)
-        archive.seek(0)
-        with tarfile.open(fileobj=archive) as members:
-            for member in members:
-                file = place(member.name) if place else wanted.pop(PurePosixPath(member.name).name, None)
-                source = members.extractfile(member) if file is not None and member.isreg() else None
-                if file is None or source is None:
-                    continue
-                path = folder / file.name
-                make_writable(path.parent)
-                with atomic(path) as part:
-                    with part.open("wb") as out:
-                        while block := source.read(BLOCK):
-                            out.write(block)
-                    _check_arrived(address, file, part)
-    if wanted and place is None:
-        raise tarfile.ReadError(f"{address} holds no {', '.join(wanted)}")
 
 
 def _check_arrived(address: str, file: File, part: Path) -> None:
@@ -172,15 +176,19 @@ def _check_arrived(address: str, file: File, part: Path) -> None:
         raise OSError(f"what {address} gives out as {file.name} is not that file") from error
 
 
-def _download(address: str, out: IO[bytes]) -> None:
-    progress = _watch.get()
-    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
-        length = int(answer.headers.get("Content-Length") or 0)
-        arrived = 0
-        while block := answer.read(BLOCK):
-            out.write(block)
-            arrived += len(block)
-            if progress is not None:
-                progress(address, min(1.0, arrived / length) if length else 0.0)
-    if length and arrived != length:
+def _opened(address: str) -> http.client.HTTPResponse:
+    return urllib.request.urlopen(address, timeout=PATIENCE)
+
+
+def _copy(address: str, answer: http.client.HTTPResponse, out: IO[bytes]) -> None:
+    """All of an answer, while whoever watches is told how much has come."""
+    progress, arrived = _watch.get(), 0
+    promised = answer.headers.get("Content-Length", "")
+    length = int(promised) if promised.isdecimal() else 0
+    while block := answer.read(BLOCK):
+        out.write(block)
+        arrived += len(block)
+        if progress is not None and length:
+            progress(address, min(1.0, arrived / length))
+    if arrived < length:
         raise OSError(f"{address} broke off after {arrived:,} of {length:,} bytes")
