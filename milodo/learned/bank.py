@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from milodo.learned import fused
+
 
 class Bank(nn.Module):
     """LSTM cell -> Linear -> ReLU -> Linear at each of n nodes, as batched matrix products.
@@ -39,6 +41,13 @@ class Bank(nn.Module):
 
     def forward(self, v: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs v [*batch, n, inputs, d] and state h, c [*batch, n, hidden, d] -> outputs [*batch, n, outputs, d], h, c."""
+        weights = (self.w_x, self.w_h, self.b_x, self.b_h, self.w_1, self.b_1, self.w_2, self.b_2)
+        if fused.applies(v, h, c, weights):
+            return fused.bank(v, h, c, weights)
+        return self._plainly(v, h, c)
+
+    def _plainly(self, v: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """In operations of torch: any precision, any device, no compiler."""
         one = v.new_ones(()).expand(*v.shape[:-2], 1, v.shape[-1])
         weights = torch.cat((self.w_x, self.w_h, (self.b_x + self.b_h).unsqueeze(-1)), dim=-1) * self.twice_g
         gates = weights @ torch.cat((v, h, one), dim=-2)  # [*batch, n, 4h, d]
