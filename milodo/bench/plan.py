@@ -99,7 +99,9 @@ class Planner:
             return dict(method.parameters), None
         if method.use == "safe":
             return self._safe(METHODS[method.name]), None
-        fixed: Parameters = dict(published(method.name, self.family)) if method.use == "published" else {}
+        fixed: Parameters = {}
+        if method.use == "published":
+            fixed = dict(method.parameters or published(method.name, self.family))
         if set(fixed) >= set(METHODS[method.name].space):
             return fixed, None
         tuning = self._tuned(method, fixed)
@@ -111,7 +113,7 @@ class Planner:
         key = {
             "method": method.name, "fixed": fixed, "problem": self.family.name, "seeds": self._tuning_seeds,
             "topology": self.net.topology.fingerprint, "weights": network.weights,
-            **network.model_dump(include={"outage", "messages"}, exclude_defaults=True),
+            **network.model_dump(include={"outage", "messages", "mixing"}, exclude_defaults=True),
             "search": table.model_dump(mode="json"), "space": {name: repr(kind) for name, kind in cls.space.items()},
         }  # fmt: skip
         asked = {**table.model_dump(mode="json"), "seeds": self._tuning_seeds, "fixed": fixed}

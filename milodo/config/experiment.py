@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from milodo.algorithms import METHODS
 from milodo.algorithms.published import published
+from milodo.config.panels import Content, ReproductionTable, Size, panel_contents
 from milodo.config.tables import MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
 from milodo.config.training import TrainingTable, recipe
 from milodo.errors import LARGEST, QUOTE, InvalidInput, quoted, shortened, unknown
@@ -70,7 +71,7 @@ class Experiment(Table):
             if keys.count(key) > 1:
                 raise ValueError(f"the method {quoted(key)} is listed twice. Remove one, or tell them apart with `label`.")
         for method in self.methods:
-            if method.use == "published":
+            if method.use == "published" and not method.parameters:
                 published(method.name, family)
         if self.report.baseline is not None and self.report.baseline not in keys:
             raise ValueError(f"[report] baseline: {unknown('method', self.report.baseline, keys)}")
@@ -78,8 +79,26 @@ class Experiment(Table):
 
 
 def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
-    """An experiment from a file, or a shipped one; overrides such as seed=1, dtype='float32' replace what it says."""
+    """An experiment from a file, or a shipped one; overrides such as seed=1, dtype='float32' replace what it says.
+
+    Of a figure of several panels, the first at laptop size (`load_reproduction` has them all).
+    """
     path = find_experiment(path)
+    content = read_content(path)
+    if "reproduction" in content:
+        _, panels = reproduction_contents(content, str(path))
+        content = {key: value for key, value in panels[0][1].items() if key != "expect"}
+    for key, value in overrides.items():
+        if value is None:
+            continue
+        table = content if key == "seed" else content.setdefault("run", {})
+        if isinstance(table, dict):  # what is no table is refused below
+            table[key] = value
+    return parse_experiment(content, str(path))
+
+
+def read_content(path: Path) -> Content:
+    """What a file says, its name filled in."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
@@ -92,18 +111,24 @@ def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
         beside = path.parent / network["topology"]
         if is_file(beside):  # a graph file is named as seen from the experiment
             network["topology"] = str(beside)
-    for key, value in overrides.items():
-        if value is None:
-            continue
-        table = content if key == "seed" else content.setdefault("run", {})
-        if isinstance(table, dict):  # what is no table is refused below
-            table[key] = value
-    return parse_experiment(content, str(path))
+    return content
+
+
+def reproduction_contents(
+    content: Content, where: str, size: Size = "laptop"
+) -> tuple[ReproductionTable, list[tuple[str, Content]]]:
+    """[reproduction] of a file, and what it makes of the rest: one experiment a panel, `expect` beside its tables."""
+    try:
+        table = validated(ReproductionTable, content["reproduction"], ["reproduction"])
+        rest = {key: value for key, value in content.items() if key != "reproduction"}
+        return table, panel_contents(rest, table, size)
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error}") from error
 
 
 def parse_experiment(content: dict[str, Any], where: str) -> Experiment:
     try:
-        return _validated(Experiment, _with_recipe(content))
+        return validated(Experiment, _with_recipe(content))
     except InvalidInput as error:
         raise InvalidInput(f"{where}: {error}") from error
 
@@ -114,10 +139,10 @@ def _with_recipe(content: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(training, dict) or isinstance(said := training.get("optimizer", {}), Recipe):
         return content
     table = {"kind": said} if isinstance(said, str) else said
-    return {**content, "training": {**training, "optimizer": _validated(recipe(said), table, ["training", "optimizer"])}}
+    return {**content, "training": {**training, "optimizer": validated(recipe(said), table, ["training", "optimizer"])}}
 
 
-def _validated(model: type[Model], content: Any, place: Sequence[str] = ()) -> Model:
+def validated(model: type[Model], content: Any, place: Sequence[str] = ()) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:

@@ -13,6 +13,7 @@ from milodo.algorithms import METHODS
 from milodo.errors import LARGEST, InvalidInput, quoted, unknown
 from milodo.learned import LEARNED
 from milodo.network import Network, StackedNetwork, degraded, message_format
+from milodo.network.stacked import CommonMixingNetwork
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
 from milodo.problems.base import MOST_INSTANCES
 from milodo.topology import WEIGHTS, Topology, topology
@@ -97,6 +98,8 @@ class NetworkTable(Table):
     """Probability with which each link is down in each round."""
     messages: str = "full"
     """How iterates travel: 'full', 'float32', 'float16', 'bfloat16', or the largest coordinates only, 'top-10%'."""
+    mixing: Literal["robust", "common"] = "robust"
+    """'common' adds up w_ij x_j with W rounded: only to show what Appendix D warns of."""
 
     def build(self) -> Topology:
         if self.weights not in WEIGHTS:
@@ -106,6 +109,10 @@ class NetworkTable(Table):
 
     def network(self, *, seed: int, make: Callable[..., Network] = StackedNetwork, **options: Any) -> Network:
         """All of it: graph, weights, links that fail, short messages; simulated, or as `make` carries messages."""
+        if self.mixing == "common":
+            if make is not StackedNetwork:
+                raise InvalidInput("[network] mixing = 'common' exists in simulation only. Remove it, or use `milodo bench`.")
+            make = CommonMixingNetwork
         return degraded(make(self.build(), self.weights, **options), outage=self.outage, messages=self.messages, seed=seed)
 
 
@@ -161,7 +168,7 @@ class MethodTable(Table):
     use: Literal["tuned", "published", "given", "safe"] = "tuned"
     """'safe' are parameters that need no tuning: those the method itself derives from curvature and graph."""
     parameters: dict[str, int | float] = {}
-    """With use = 'given'."""
+    """With use = 'given' all of them; with 'published' the paper's, where its table has them for another problem."""
     weights: str | None = None
     """Of a learned method: a shipped name (`milodo optimizers`) or a path."""
     iterations: Count | None = None
@@ -182,13 +189,14 @@ class MethodTable(Table):
             return self
         if self.weights is not None:
             raise ValueError(f"{self.name} is handcrafted and has no weights. Remove the key.")
-        if self.use != "given" and self.parameters:
+        if self.use not in ("given", "published") and self.parameters:
             raise ValueError(f"{self.name}: parameters are given, but use = {self.use!r} would ignore them. Write use = 'given'.")
+        space = METHODS[self.name].space
+        for key, value in self.parameters.items():
+            if key not in space:
+                raise ValueError(f"{self.name}: {unknown('parameter', key, space)}")
+            space[key].check(f"{METHODS[self.name].label}: {key}", value)
         if self.use == "given":
-            space = METHODS[self.name].space
-            for key in self.parameters:
-                if key not in space:
-                    raise ValueError(f"{self.name}: {unknown('parameter', key, space)}")
             try:
                 METHODS[self.name](**self.parameters)  # type: ignore[arg-type]
             except TypeError:

@@ -1,0 +1,150 @@
+"""[reproduction] of an experiment: a figure or table of the paper, its panels, its two sizes, and what the paper claims."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from milodo.config.tables import MethodTable, NonNegativeNumber, Positive, Table
+from milodo.errors import InvalidInput, quoted, shortened
+
+Size = Literal["laptop", "paper"]
+Content = dict[str, Any]
+"""What a TOML file says, not yet looked at."""
+
+
+class ExpectTable(Table):
+    """[reproduction.expect]: the claim in numbers, of which the verdict is made. Every key but the first four is a check."""
+
+    method: str = "milodo"
+    over: str = "prox-ed"
+    """A handcrafted method that races tuned, and published or safe."""
+    gap: Positive | None = None
+    """To be reached; without it, the loss at which `over` ended."""
+    axis: Literal["k", "seconds"] = "k"
+    """What is counted."""
+    speedup: Positive | None = None
+    """`method` needs so many times less than `over`, at least."""
+    consensus: Positive | None = None
+    """So many times fewer iterations to the smallest consensus error that both reach."""
+    converge: list[str] = Field(default_factory=list)
+    """Methods that reach the gap on every instance."""
+    fail: list[str] = Field(default_factory=list)
+    """Methods that reach it on less than half of them."""
+    optimal: Positive | None = None
+    """Published step sizes need at most so many times the iterations of tuned ones, method by method."""
+    alike: Positive | None = None
+    """The first panel needs at most so many times the iterations of any other; for the whole figure, not for a panel."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> ExpectTable:
+        if self.gap is None and (self.converge or self.fail or self.optimal or self.alike):
+            raise ValueError("[reproduction.expect] needs 'gap': what is to be reached.")
+        return self
+
+
+class ChangeTable(Table):
+    """What a panel, or the paper's size, has otherwise than the rest of the file: tables with the keys that differ."""
+
+    problem: Content = Field(default_factory=dict)
+    network: Content = Field(default_factory=dict)
+    run: Content = Field(default_factory=dict)
+    tuning: Content = Field(default_factory=dict)
+    report: Content = Field(default_factory=dict)
+    expect: Content = Field(default_factory=dict)
+    methods: list[Content] = Field(default_factory=list)
+    """A method that the file has already is changed, another one is added."""
+    without: list[str] = Field(default_factory=list)
+    """Methods that do not race here, as records call them: 'prox-ed (published)'."""
+
+
+class PanelTable(ChangeTable):
+    """[[reproduction.panels]]: one picture of a figure, and one run."""
+
+    name: Annotated[str, Field(pattern=r"^[\w][\w.+-]*$")]
+    title: str = ""
+    paper: ChangeTable = ChangeTable()
+    """At the paper's size, this panel."""
+
+
+class ReproductionTable(Table):
+    """[reproduction]: what is reproduced, and what it takes."""
+
+    claim: str
+    """The paper's, in one sentence."""
+    figure: str
+    """The paper's label."""
+    needs: list[Literal["mnist", "cifar10", "bsds500", "adult"]] = Field(default_factory=list)
+    """Data sets."""
+    minutes: Annotated[list[NonNegativeNumber], Field(min_length=2, max_length=2)]
+    """About, on two cores: at laptop size, at the paper's."""
+    expect: Content = Field(default_factory=dict)
+    panels: list[PanelTable] = Field(default_factory=list)
+    """One without a name unless given."""
+    paper: ChangeTable = ChangeTable()
+    """At the paper's size, every panel."""
+
+    @model_validator(mode="after")
+    def _told_apart(self) -> ReproductionTable:
+        names = [panel.name for panel in self.panels]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"the panel {quoted(name)} is there twice. Give one of them another name.")
+        return self
+
+
+def panel_contents(content: Content, table: ReproductionTable, size: Size = "laptop") -> list[tuple[str, Content]]:
+    """Each panel's name ('' if it is the only one) and its experiment, with `expect` beside the other tables."""
+    base = {**content, "expect": table.expect}
+    panels: list[PanelTable | None] = [*table.panels] or [None]
+    made = []
+    for panel in panels:
+        changes: list[ChangeTable] = [panel] if panel else []
+        if size == "paper":
+            changes += [table.paper, *([panel.paper] if panel else [])]
+        whole = base
+        for change in changes:
+            whole = _changed(whole, change)
+        if panel:
+            named = {"name": f"{content.get('name', '')}-{panel.name}", "title": _titled(content, panel)}
+            whole = {**whole, **named}
+        made.append((panel.name if panel else "", whole))
+    return made
+
+
+def _titled(content: Content, panel: PanelTable) -> str:
+    title = content.get("title")
+    return f"{title}: {panel.title or panel.name}" if isinstance(title, str) and title else panel.title
+
+
+def _changed(content: Content, change: ChangeTable) -> Content:
+    said = change.model_dump(include={"problem", "network", "run", "tuning", "report", "expect"}, exclude_defaults=True)
+    tables = {name: _merged(content.get(name, {}), keys) for name, keys in said.items()}
+    methods = content.get("methods")
+    if not isinstance(methods, list):  # what is no list of methods is refused where the experiment is read
+        return {**content, **tables}
+    for method in change.methods:
+        at = [k for k, other in enumerate(methods) if _key(other) == _key(method)]
+        methods = [_merged(other, method) if k in at else other for k, other in enumerate(methods)] + ([] if at else [method])
+    if unknown := set(change.without) - {_key(method) for method in methods}:
+        raise InvalidInput(f"[reproduction]: without names {quoted(unknown.pop())}, which does not race. Remove it.")
+    return {**content, **tables, "methods": [method for method in methods if _key(method) not in change.without]}
+
+
+def _merged(base: Any, change: Content) -> Any:
+    """Tables within tables key by key; anything else is replaced."""
+    if not isinstance(base, dict):
+        return base
+    inside = {key: _merged(base[key], value) for key, value in change.items() if isinstance(value, dict) and key in base}
+    return {**base, **change, **inside}
+
+
+def _key(method: Any) -> str:
+    """As MethodTable.key says it, of a table that nobody has looked at yet."""
+    if not isinstance(method, dict):
+        return ""
+    try:
+        return MethodTable.model_construct(**method).key
+    except (TypeError, AttributeError):
+        return shortened(method.get("name", ""))
