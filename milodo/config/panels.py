@@ -82,6 +82,8 @@ class ReproductionTable(Table):
     expect: Content = Field(default_factory=dict)
     panels: list[PanelTable] = Field(default_factory=list)
     """One without a name unless given."""
+    overlay: bool = False
+    """Whether the figure shows the panels in one picture instead of side by side."""
     paper: ChangeTable = ChangeTable()
     """At the paper's size, every panel."""
 

@@ -43,7 +43,7 @@ def write_figures(run: Run) -> list[Path]:
             for axis in run.axes:
                 figure = new_figure(7.2, 4.6)
                 panel = figure.add_subplot()
-                _curves(panel, run, axis, quantity)
+                draw_curves(panel, run, axis, quantity)
                 title = f"{quantity.name.capitalize()} against {axis.title}\n{_over(run)}"
                 panel.set_title(title, loc="left", pad=12)
                 panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=3.2, borderaxespad=0)
@@ -89,7 +89,7 @@ def _race(run: Run) -> Figure:
     figure = new_figure(10, 4.9)
     panels: Sequence[Axes] = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     for panel, axis in zip(panels, axes, strict=True):
-        _curves(panel, run, axis, quantity)
+        draw_curves(panel, run, axis, quantity)
         panel.set_title(f"{quantity.name} against {axis.title}", loc="left", pad=8)
     for panel in panels[1:]:
         panel.set_ylabel("")
@@ -100,7 +100,7 @@ def _race(run: Run) -> Figure:
     return figure
 
 
-def _curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity) -> None:
+def draw_curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity, *, bands: bool = True) -> None:
     """Median lines and quartile bands of all methods."""
     window = run.window(quantity)
     for method in run.methods:
@@ -111,7 +111,7 @@ def _curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity) -> None:
             marker=MARKERS[style.marker], markevery=max(1, len(curve.x) // 10), markersize=5.5, markeredgecolor="white",
             markeredgewidth=0.6, label=_short(run.labels[method], 28),
         )  # fmt: skip
-        if window and run.instances > 1 and len(curve.x):
+        if bands and window and run.instances > 1 and len(curve.x):
             # inf at the upper quartile fills to the top of the picture, a quartile of 0 to its bottom.
             low, high = (
                 np.clip(np.nan_to_num(q, nan=window[0], posinf=window[1] * 10), *_beyond(window)) for q in (curve.q25, curve.q75)

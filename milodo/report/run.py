@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,6 +93,24 @@ class Curve:
     q75: np.ndarray
 
 
+def base_of(method: str, methods: Container[str]) -> str:
+    """'prox-ed' for 'prox-ed (published)' if both are there, else the method itself."""
+    base = method.split(" (")[0]
+    return base if base in methods else method
+
+
+def styled(methods: Sequence[str]) -> dict[str, Style]:
+    """Two variants of one method share a colour and differ in dashes and marker."""
+    base = {method: base_of(method, methods) for method in methods}
+    bases, shapes, styles = list(dict.fromkeys(base.values())), list(MARKERS), {}
+    for number, method in enumerate(methods):
+        at = bases.index(base[method])
+        light, dark = COLOURS[at % len(COLOURS)]
+        dash = DASHES[(at + at // len(COLOURS)) % len(DASHES)] if base[method] == method else DOTS
+        styles[method] = Style(light, dark, dash, shapes[number % len(shapes)])
+    return styles
+
+
 class Run:
     """Everything a report may use. A key missing in run.json, or of the wrong kind, is an empty value here."""
 
@@ -144,19 +163,11 @@ class Run:
 
     def base(self, method: str) -> str:
         """'prox-ed' for 'prox-ed (published)' if both ran, else the method itself."""
-        base = method.split(" (")[0]
-        return base if base in self.runs else method
+        return base_of(method, self.runs)
 
     @cached_property
     def styles(self) -> dict[str, Style]:
-        """Two variants of one method share a colour and differ in dashes and marker."""
-        bases, shapes, styles = list(dict.fromkeys(map(self.base, self.methods))), list(MARKERS), {}
-        for number, method in enumerate(self.methods):
-            at = bases.index(self.base(method))
-            light, dark = COLOURS[at % len(COLOURS)]
-            dash = DASHES[(at + at // len(COLOURS)) % len(DASHES)] if self.base(method) == method else DOTS
-            styles[method] = Style(light, dark, dash, shapes[number % len(shapes)])
-        return styles
+        return styled(self.methods)
 
     @cached_property
     def instances(self) -> int:

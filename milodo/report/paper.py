@@ -1,0 +1,116 @@
+"""Figures like the paper's: gap above and consensus error below, against iterations, panel beside panel; from records alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import jinja2
+import matplotlib
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from PIL import Image
+
+from milodo.files import atomic
+from milodo.report.figures import RC, draw_curves, new_figure, save_figure
+from milodo.report.run import AXIS, Quantity, Run, styled
+
+HERE = Path(__file__).parent
+ROWS = 2
+"""Quantities shown: gap (or loss) and consensus; of networks loss and accuracy."""
+ACCURACY = "test_accuracy"
+COLOURS = 64
+"""Of a small picture's palette: enough for lines, and a third of the bytes."""
+LARGEST = 150_000
+"""Bytes of a small picture."""
+
+
+def overlaid(panels: Mapping[str, Run]) -> Run:
+    """Several runs as one, whose methods are told apart by the name of their panel."""
+    whole = Run(next(iter(panels.values())).folder)
+    whole.records, methods = [], {}
+    for panel, run in panels.items():
+        alone = len(run.methods) == 1
+        names = {method: panel if alone else f"{method} ({panel})" for method in run.methods}
+        whole.records += [replace(record, method=names[record.method]) for record in run.records]
+        for method, name in names.items():
+            label = f"{run.labels[method]}, {panel}"
+            methods[name] = run.about(method).model_copy(update={"label": label})
+    whole.file.methods = methods
+    return whole
+
+
+def draw_paper(panels: Mapping[str, Run], folder: Path, *, overlay: bool = False) -> list[Path]:
+    """FOLDER/figures/paper.png and .svg."""
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(RC):
+        return save_figure(_figure(panels, overlay), folder / "figures" / "paper")
+
+
+def draw_small(panels: Mapping[str, Run], path: Path, *, overlay: bool = False) -> Path:
+    """The same picture for a page, as a PNG of at most LARGEST bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(RC):
+        figure = _figure(panels, overlay)
+        for dpi in (96, 80, 64, 48):
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format="png", dpi=dpi)
+            small = io.BytesIO()
+            Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+            if small.tell() <= LARGEST:
+                break
+    with atomic(path) as part:
+        part.write_bytes(small.getvalue())
+    return path
+
+
+def _quantities(run: Run) -> list[Quantity]:
+    shown = run.quantities
+    accuracy = [quantity for quantity in shown if quantity.key == ACCURACY]
+    return [shown[0], *(accuracy or shown[1:])][:ROWS]
+
+
+def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
+    if overlay and len(panels) > 1:
+        panels = {"": overlaid(panels)}
+    runs = list(panels.values())
+    methods = list(dict.fromkeys(method for run in runs for method in run.methods))
+    styles = styled(methods)
+    lines, columns = -(-len(methods) // 4), max(len(runs), 1)
+    figure = new_figure(max(4.1 * columns, 7.2), 6.4 + 0.24 * lines)
+    pictures = figure.subplots(ROWS, columns, squeeze=False)
+    handles = {}
+    for column, (name, run) in enumerate(panels.items()):
+        run.styles = {method: styles[method] for method in run.methods}
+        for row, quantity in enumerate(_quantities(run)):
+            picture = pictures[row][column]
+            draw_curves(picture, run, AXIS["k"], quantity, bands=len(run.methods) <= 4)
+            drawn = zip(*picture.get_legend_handles_labels(), strict=True)
+            handles |= {label: handle for handle, label in drawn if label not in handles}
+            if row == 0 and name:
+                picture.set_title(name, loc="left", pad=6)
+            if row < ROWS - 1:
+                picture.set_xlabel("")
+            if column:
+                picture.set_ylabel("")
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)) or 1, handlelength=2.6,
+        columnspacing=1.4, fontsize=9.5,
+    )  # fmt: skip
+    return figure
+
+
+def write_overview(folder: Path, *, name: str, title: str, claim: str, said: list[tuple[str, str]], panels: list[str]) -> Path:
+    """FOLDER/report.html of several panels: the figure, what was found, and where each panel's report is."""
+    strict, files = jinja2.StrictUndefined, jinja2.FileSystemLoader(HERE)
+    environment = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
+    css = Markup((HERE / "report.css").read_text(encoding="utf-8"))
+    page = environment.get_template("overview.html.j2").render(
+        name=name, title=title, claim=claim, said=said, panels=panels, css=css
+    )
+    target = folder / "report.html"
+    with atomic(target) as part:
+        part.write_text(page, encoding="utf-8")
+    return target
