@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         LeastSquares,
         Logistic,
         LogisticRegression,
+        Neural,
         NonNegative,
         Problem,
         Reference,
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "Cast",
     "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned",
-    "LeastSquares", "Logistic", "LogisticRegression", "MiLoDo", "Network", "NonNegative", "Observer", "Outage",
+    "LeastSquares", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage",
     "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork",
     "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded",
     "instance_seeds", "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",

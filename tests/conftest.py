@@ -12,12 +12,15 @@ from matplotlib.figure import Figure
 
 from milodo.algorithms import METHODS, Algorithm
 from milodo.problems import FAMILIES, L1, REGULARIZERS, Box, CustomProblem, ElasticNet, NonNegative, Problem, Regularizer, Zero
+from milodo.problems.synthetic import SyntheticFamily
 from milodo.topology import EXAMPLES
 
 torch.set_num_threads(1)  # on tensors this small a second thread costs more than it gives
 settings.register_profile("laws", deadline=None, derandomize=True, database=None, max_examples=30)
 settings.load_profile("laws")
 
+SYNTHETIC = [kind for kind, family in FAMILIES.items() if issubclass(family, SyntheticFamily)]
+"""Families of any size; those that come with a data set have tests of their own."""
 REGULARIZER_EXAMPLES: dict[str, tuple[Regularizer, ...]] = {
     "zero": (Zero(),),
     "l1": (L1(0.3),),
@@ -80,9 +83,9 @@ def reg(request: pytest.FixtureRequest) -> Regularizer:
     return request.param
 
 
-@pytest.fixture(scope="session", params=[*FAMILIES, "custom"])
+@pytest.fixture(scope="session", params=[*SYNTHETIC, "custom"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Every registered family, and an objective of one's own."""
+    """Every synthetic family, and an objective of one's own."""
     return request.param
 
 

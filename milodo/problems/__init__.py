@@ -7,14 +7,19 @@ from milodo.problems.custom import CustomProblem
 from milodo.problems.lasso import Lasso, LeastSquares
 from milodo.problems.linear import LinearModel
 from milodo.problems.logistic import Logistic, LogisticRegression
+from milodo.problems.neural import Neural
+from milodo.problems.neural_families import DigitsMLPFamily, MLPFamily, ResNetFamily
 from milodo.problems.reference import Reference, optimum
 from milodo.problems.regularizers import L1, REGULARIZERS, Box, ElasticNet, NonNegative, Regularizer, Zero
 
-FAMILIES: dict[str, type[Any]] = {"lasso": Lasso, "logistic": Logistic}
+FAMILIES: dict[str, type[Any]] = {
+    "lasso": Lasso, "logistic": Logistic,
+    "mlp": MLPFamily, "resnet": ResNetFamily, "digits-mlp": DigitsMLPFamily,
+}  # fmt: skip
 """Frozen dataclasses: their fields are what [problem] of an experiment may say."""
 
 __all__ = [
     "FAMILIES", "L1", "REGULARIZERS", "Box", "CustomProblem", "ElasticNet", "Family", "Lasso", "LeastSquares", "LinearModel",
-    "Logistic", "LogisticRegression", "NonNegative", "Problem", "Reference", "Regularizer", "Zero", "instance_seeds",
-    "optimum", "stream",
+    "Logistic", "LogisticRegression", "MLPFamily", "Neural", "NonNegative", "Problem", "Reference", "Regularizer",
+    "ResNetFamily", "Zero", "instance_seeds", "optimum", "stream",
 ]  # fmt: skip

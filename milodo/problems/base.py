@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -90,6 +90,8 @@ class Family(ABC):
 
     n: int
     d: int
+    judged_in: ClassVar[torch.dtype] = torch.float64
+    """The precision in which runs are judged, whatever precision they run in."""
 
     @property
     @abstractmethod
