@@ -42,8 +42,18 @@ typedef struct {
 
 static inline vec all(float x) { return (vec){x, x, x, x, x, x, x, x}; }
 
-static inline vec at_most(float bound, vec x) { ivec m = x > bound; return (vec)((m & (ivec)all(bound)) | (~m & (ivec)x)); }
-static inline vec at_least(float bound, vec x) { ivec m = x < bound; return (vec)((m & (ivec)all(bound)) | (~m & (ivec)x)); }
+/* min(bound, x), max(bound, x); a NaN stays one */
+#ifdef __AVX__
+#include <immintrin.h>
+static inline vec at_most(float bound, vec x) { return _mm256_min_ps(all(bound), x); }
+static inline vec at_least(float bound, vec x) { return _mm256_max_ps(all(bound), x); }
+#define IN_A_REGISTER(x) __asm__("" : "+x"(x)) /* gcc would fetch it again for every product, and fetching is the bottleneck */
+#else
+static inline vec chosen(ivec which, vec a, vec b) { return (vec)((which & (ivec)a) | (~which & (ivec)b)); }
+static inline vec at_most(float bound, vec x) { return chosen(x > bound, all(bound), x); }
+static inline vec at_least(float bound, vec x) { return chosen(x < bound, all(bound), x); }
+#define IN_A_REGISTER(x)
+#endif
 
 /* 2^x to 2e-7 relatively, |x| <= 60 (the product of two may still be inverted); a NaN stays one. */
 static inline vec power_of_two(vec x)
@@ -59,15 +69,22 @@ static inline vec power_of_two(vec x)
     return (vec)((ivec)p + ((ivec)shifted << 23));
 }
 
-/* sums[4][L] += a(p)[4] b(p)[L] over p; a(p)[r] = a[p * step + r * row] */
-static inline __attribute__((always_inline)) void multiply(vec sums[4][L], const float *a, int64_t step, int64_t row, const vec *b,
-                                                           int64_t length)
+/* 4 rows of L vectors at out[r * out_row] (+)= Σ_p a[p * step + r * row] b[p][L] */
+static inline __attribute__((always_inline)) void multiply(vec *out, int64_t out_row, int add, const float *a, int64_t step,
+                                                           int64_t row, const vec *b, int64_t length)
 {
-    vec s00 = sums[0][0], s01 = sums[0][1], s02 = sums[0][2], s10 = sums[1][0], s11 = sums[1][1], s12 = sums[1][2];
-    vec s20 = sums[2][0], s21 = sums[2][1], s22 = sums[2][2], s30 = sums[3][0], s31 = sums[3][1], s32 = sums[3][2];
+    vec *o0 = out, *o1 = o0 + out_row, *o2 = o1 + out_row, *o3 = o2 + out_row, zero = all(0);
+    vec s00 = zero, s01 = zero, s02 = zero, s10 = zero, s11 = zero, s12 = zero;
+    vec s20 = zero, s21 = zero, s22 = zero, s30 = zero, s31 = zero, s32 = zero;
+    if (add) {
+        s00 = o0[0], s01 = o0[1], s02 = o0[2], s10 = o1[0], s11 = o1[1], s12 = o1[2];
+        s20 = o2[0], s21 = o2[1], s22 = o2[2], s30 = o3[0], s31 = o3[1], s32 = o3[2];
+    }
     for (int64_t p = 0; p < length; p++, a += step, b += L) {
-        vec b0 = b[0], b1 = b[1], b2 = b[2];
-        vec w = all(a[0]);
+        vec b0 = b[0], b1 = b[1], b2 = b[2], w = all(a[0]);
+        IN_A_REGISTER(b0);
+        IN_A_REGISTER(b1);
+        IN_A_REGISTER(b2);
         s00 += w * b0, s01 += w * b1, s02 += w * b2;
         w = all(a[row]);
         s10 += w * b0, s11 += w * b1, s12 += w * b2;
@@ -76,32 +93,24 @@ static inline __attribute__((always_inline)) void multiply(vec sums[4][L], const
         w = all(a[3 * row]);
         s30 += w * b0, s31 += w * b1, s32 += w * b2;
     }
-    sums[0][0] = s00, sums[0][1] = s01, sums[0][2] = s02, sums[1][0] = s10, sums[1][1] = s11, sums[1][2] = s12;
-    sums[2][0] = s20, sums[2][1] = s21, sums[2][2] = s22, sums[3][0] = s30, sums[3][1] = s31, sums[3][2] = s32;
+    o0[0] = s00, o0[1] = s01, o0[2] = s02, o1[0] = s10, o1[1] = s11, o1[2] = s12;
+    o2[0] = s20, o2[1] = s21, o2[2] = s22, o3[0] = s30, o3[1] = s31, o3[2] = s32;
 }
 
 /* out[4 groups][L] (+)= W b for W packed as [groups][length][4] */
-static void layer(vec *out, const float *packed, const vec *b, int64_t groups, int64_t length, int add)
+static inline __attribute__((always_inline)) void layer(vec *out, const float *packed, const vec *b, int64_t groups, int64_t length,
+                                                        int add)
 {
-    for (int64_t q = 0; q < groups; q++) {
-        vec sums[4][L] = {{{0}}};
-        if (add) memcpy(sums, out + 4 * q * L, sizeof sums);
-        multiply(sums, packed + q * length * 4, 4, 1, b, length);
-        memcpy(out + 4 * q * L, sums, sizeof sums);
-    }
+    for (int64_t q = 0; q < groups; q++) multiply(out + 4 * q * L, L, add, packed + q * length * 4, 4, 1, b, length);
 }
 
 /* sums[4 groups][wide] += a [4 groups][P] times turned [wide / P][P][P] */
 static void outer(float *sums, const vec *a, const float *turned, int64_t groups, int64_t wide)
 {
-    for (int64_t q = 0; q < groups; q++)
-        for (int64_t k = 0; k < wide; k += P) {
-            vec tile[4][L];
-            float *place = sums + 4 * q * wide + k;
-            for (int r = 0; r < 4; r++) memcpy(tile[r], place + r * wide, sizeof tile[r]);
-            multiply(tile, (const float *)(a + 4 * q * L), 1, P, (const vec *)(turned + k * P), P);
-            for (int r = 0; r < 4; r++) memcpy(place + r * wide, tile[r], sizeof tile[r]);
-        }
+    for (int64_t k = 0; k < wide; k += P)
+        for (int64_t q = 0; q < groups; q++)
+            multiply((vec *)(sums + 4 * q * wide + k), wide / LANES, 1, (const float *)(a + 4 * q * L), 1, P,
+                     (const vec *)(turned + k * P), P);
 }
 
 #if defined(__has_builtin)
@@ -155,7 +164,11 @@ static void fetch(vec *to, rows from, int64_t count, int64_t node, panel at, int
         memset(to, 0, count * P * sizeof(float));
     } else if (at.count == P && first + P <= d) {
         const float *source = from.at + instance * from.instance + node * from.node + first;
-        for (int64_t r = 0; r < count; r++) memcpy(to + r * L, source + r * from.row, P * sizeof(float));
+        for (int64_t r = 0; r < count; r++) {
+            memcpy(to + r * L, source + r * from.row, P * sizeof(float));
+            __builtin_prefetch(source + r * from.row + P + 15, 0); /* of the next panel; rows are too many to be foreseen */
+            __builtin_prefetch(source + r * from.row + 2 * P - 1, 0);
+        }
     } else {
         if (at.count < P) memset(to, 0, count * P * sizeof(float));
         for (int64_t done = 0; done < at.count; instance++, first = 0) {
@@ -174,7 +187,11 @@ static void put(rows to, const vec *from, int64_t count, int64_t node, panel at,
     if (!to.at) return;
     if (at.count == P && first + P <= d) {
         float *target = to.at + instance * to.instance + node * to.node + first;
-        for (int64_t r = 0; r < count; r++) memcpy(target + r * to.row, from + r * L, P * sizeof(float));
+        for (int64_t r = 0; r < count; r++) {
+            memcpy(target + r * to.row, from + r * L, P * sizeof(float));
+            __builtin_prefetch(target + r * to.row + P + 15, 1);
+            __builtin_prefetch(target + r * to.row + 2 * P - 1, 1);
+        }
     } else {
         for (int64_t done = 0; done < at.count; instance++, first = 0) {
             float *target = to.at + instance * to.instance + node * to.node + first;
@@ -192,9 +209,9 @@ typedef struct {             /* sizes, and buffers of a thread */
     int64_t K, H, H4, O4, wide_x, wide_h;  /* K = inputs + hidden + 1; rounded up: to 4 rows, to P columns */
     float *gates, *first, *second;         /* weights as `layer` wants them, biases last; gates times -log2 e, that of g twice */
     float *gates_t, *first_t, *second_t;   /* transposed, backwards */
-    vec *x, *c, *h, *inner, *out;          /* x = (v, h, 1); h and inner end with ones */
-    vec *act;                              /* [H][6]: i, f, tanh g, o, tanh c+ and the c+ before; then in 4 of them dgates */
-    vec *dgates, *d_inner, *d_h, *d_c, *d_out, *d_x;
+    vec *x, *c, *c_next, *h, *inner, *out; /* x = (v, h, 1); h and inner end with ones */
+    vec *act;                              /* [H][4]: the gates i, f, g, o; backwards then their activations, then gradients */
+    vec *d_inner, *d_h, *d_c, *d_out, *d_x;
     float *turned;
 } room;
 
@@ -206,9 +223,9 @@ static int64_t furnish(room *s, const call *a, char *memory, int backward)
     s->wide_x = up(K, P), s->wide_h = up(H + 1, P);
     struct { void *place; int64_t floats; int only_backward; } all_of[] = {
         {&s->gates, 4 * H * K, 0}, {&s->first, H4 * (H + 1), 0}, {&s->second, O4 * (H + 1), 0},
-        {&s->x, K * P, 0}, {&s->c, H * P, 0}, {&s->h, (H4 + 4) * P, 0}, {&s->inner, (H4 + 4) * P, 0}, {&s->out, O4 * P, 0},
+        {&s->x, K * P, 0}, {&s->c, H * P, 0}, {&s->c_next, H * P, 0}, {&s->act, 4 * H * P, 0}, {&s->h, (H4 + 4) * P, 0}, {&s->inner, (H4 + 4) * P, 0}, {&s->out, O4 * P, 0},
         {&s->gates_t, up(K, 4) * 4 * H, 1}, {&s->first_t, H4 * H4, 1}, {&s->second_t, H4 * O4, 1},
-        {&s->act, 5 * H * P, 1}, {&s->dgates, 4 * H * P, 1}, {&s->d_inner, H4 * P, 1}, {&s->d_h, H4 * P, 1},
+        {&s->act, 5 * H * P, 1}, {&s->act, 4 * H * P, 1}, {&s->d_inner, H4 * P, 1}, {&s->d_h, H4 * P, 1},
         {&s->d_c, H * P, 1}, {&s->d_out, O4 * P, 1}, {&s->d_x, up(K, 4) * P, 1},
         {&s->turned, s->wide_x * P, 1},
     };
@@ -265,30 +282,28 @@ static void pack(room *s, const call *a, int64_t i, int backward)
     }
 }
 
-/* c+ = σ(f) c + σ(i) tanh(g);  h+ = σ(o) tanh(c+), with one division for two of the five quotients */
-static inline __attribute__((always_inline)) void cells(room *s, int keep)
+/* c+ = σ(f) c + σ(i) tanh(g);  h+ = σ(o) tanh(c+), with one division for two of the five quotients.
+ * In three sweeps of independent operations, because each alone is a long chain. */
+static void cells(room *s, int keep)
 {
     const float twice = -2 * 1.4426950408889634f;
-    for (int64_t j = 0; j < s->H; j++) {
-        vec gates[4][L] = {{{0}}};
-        multiply(gates, s->gates + j * s->K * 4, 4, 1, s->x, s->K);
+    layer(s->act, s->gates, s->x, s->H, s->K, 0);
+    for (int64_t j = 0; j < s->H; j++)
         for (int l = 0; l < L; l++) {
-            vec e_i = 1 + power_of_two(gates[0][l]), e_f = 1 + power_of_two(gates[1][l]);
-            vec e_g = 1 + power_of_two(gates[2][l]), e_o = 1 + power_of_two(gates[3][l]);
-            vec c = s->c[j * L + l], both = 1 / (e_i * e_g), f = 1 / e_f, i = e_g * both, g = 2 * (e_i * both) - 1;
-            vec c_next = f * c + i * g;
-            vec e_c = 1 + power_of_two(twice * c_next);
-            both = 1 / (e_o * e_c);
-            vec o = e_c * both, t = 2 * (e_o * both) - 1;
-            s->h[j * L + l] = o * t;
-            if (keep) {
-                vec *act = s->act + 5 * j * L + l;
-                act[0] = i, act[L] = f, act[2 * L] = g, act[3 * L] = o, act[4 * L] = t;
-            } else {
-                s->c[j * L + l] = c_next;
-            }
+            vec *act = s->act + 4 * j * L + l, *c = s->c + j * L + l;
+            vec e_i = 1 + power_of_two(act[0]), e_f = 1 + power_of_two(act[L]), e_g = 1 + power_of_two(act[2 * L]);
+            vec both = 1 / (e_i * e_g), f = 1 / e_f, i = e_g * both, g = 2 * (e_i * both) - 1;
+            s->c_next[j * L + l] = f * *c + i * g;
+            if (keep) act[0] = i, act[L] = f, act[2 * L] = g;
         }
-    }
+    for (int64_t j = 0; j < s->H; j++)
+        for (int l = 0; l < L; l++) {
+            vec *act = s->act + 4 * j * L + l;
+            vec e_o = 1 + power_of_two(act[3 * L]), e_c = 1 + power_of_two(twice * s->c_next[j * L + l]);
+            vec both = 1 / (e_o * e_c), o = e_c * both, t = 2 * (e_o * both) - 1;
+            s->h[j * L + l] = o * t;
+            if (keep) act[3 * L] = o, s->c_next[j * L + l] = t;
+        }
 }
 
 static inline __attribute__((always_inline)) void behind(room *s)
@@ -310,7 +325,7 @@ static void forward_panel(room *s, const call *a, int64_t node, panel at)
     layer(s->out, s->second, s->inner, s->O4 / 4, s->H + 1, 0);
     put(a->o, s->out, a->outputs, node, at, a->d);
     put(a->h_next, s->h, s->H, node, at, a->d);
-    put(a->c_next, s->c, s->H, node, at, a->d);
+    put(a->c_next, s->c_next, s->H, node, at, a->d);
 }
 
 /* dw: [4H][wide_x], then [H4][wide_h], then [O4][wide_h] */
@@ -338,8 +353,7 @@ static void backward_panel(room *s, const call *a, int64_t node, panel at, float
     }
     for (int64_t j = 0; j < H; j++)
         for (int l = 0; l < L; l++) {
-            const vec *act = s->act + 5 * j * L + l;
-            vec i = act[0], f = act[L], g = act[2 * L], o = act[3 * L], t = act[4 * L], *d = s->dgates + 4 * j * L + l;
+            vec *d = s->act + 4 * j * L + l, i = d[0], f = d[L], g = d[2 * L], o = d[3 * L], t = s->c_next[j * L + l];
             vec dh = s->d_h[j * L + l], dc = s->d_c[j * L + l] + dh * o * (1 - t * t);
             d[0] = dc * g * (i * (1 - i));
             d[L] = dc * s->c[j * L + l] * (f * (1 - f));
@@ -350,13 +364,13 @@ static void backward_panel(room *s, const call *a, int64_t node, panel at, float
     put(a->dc, s->d_c, H, node, at, a->d);
     if (a->dv.at || a->dh.at) {
         int64_t first = a->dv.at ? 0 : in / 4, end = a->dh.at ? up(in + H, 4) / 4 : up(in, 4) / 4;
-        layer(s->d_x + first * 4 * L, s->gates_t + first * 16 * H, s->dgates, end - first, 4 * H, 0);
+        layer(s->d_x + first * 4 * L, s->gates_t + first * 16 * H, s->act, end - first, 4 * H, 0);
         put(a->dv, s->d_x, in, node, at, a->d);
         put(a->dh, s->d_x + in * L, H, node, at, a->d);
     }
     if (dw) {
         for (int64_t k = 0; k < s->K; k += P) turn(s->turned + k * P, s->x + k * L, smaller(P, s->K - k));
-        outer(dw, s->dgates, s->turned, H, s->wide_x);
+        outer(dw, s->act, s->turned, H, s->wide_x);
     }
 }
 
