@@ -34,6 +34,7 @@ LEVELS = (
     {"config"},
     {"training", "bench", "fit"},
     {"report"},
+    {"reproduce"},
     {"runtime"},
     {"cli"},
     {"__main__", "__init__"},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from milodo.cli.folders import draw_curve, show_race, working_in
-from milodo.cli.options import Device, Dtype, ExperimentFile, Out, Overwrite, Resume, Seed, Threads, command_line
+from milodo.cli.options import DataDir, Device, Dtype, ExperimentFile, Out, Overwrite, Resume, Seed, Threads, command_line
 from milodo.cli.terminal import as_written, console, say
 from milodo.errors import InvalidInput
 from milodo.files import is_file
@@ -31,7 +31,7 @@ def demo(seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out
 
 def bench(
     experiment: ExperimentFile, seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None,
-    resume: Resume = False, overwrite: Overwrite = False, threads: Threads = None,
+    resume: Resume = False, overwrite: Overwrite = False, threads: Threads = None, data_dir: DataDir = None,
 ) -> None:  # fmt: skip
     """Run an experiment: certify the optimum, tune every method on instances of its own, race them on unseen ones.
 
@@ -42,7 +42,7 @@ def bench(
 
     options = {"seed": seed, "device": device, "dtype": dtype}
     loaded, folder = opened(experiment, options, out, threads)
-    again = command_line("bench", experiment, options, folder)
+    again = command_line("bench", experiment, options | {"data-dir": data_dir}, folder)
     with working_in(folder, "recorded", f"{again} --resume") as bars:
         Benchmark(loaded, folder, bars, as_written(again)).run(resume=resume, overwrite=overwrite)
     show_race(folder)
@@ -50,7 +50,7 @@ def bench(
 
 def tune(
     experiment: ExperimentFile, seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None,
-    overwrite: Overwrite = False, threads: Threads = None,
+    overwrite: Overwrite = False, threads: Threads = None, data_dir: DataDir = None,
 ) -> None:  # fmt: skip
     """Only tune: find the best parameters of every method of an experiment, on its tuning instances.
 
@@ -61,7 +61,7 @@ def tune(
 
     options = {"seed": seed, "device": device, "dtype": dtype}
     loaded, folder = opened(experiment, options, out, threads)
-    again = command_line("tune", experiment, options, folder)
+    again = command_line("tune", experiment, options | {"data-dir": data_dir}, folder)
     with working_in(folder, "tuned", again) as bars:
         benchmark = Benchmark(loaded, folder, bars, as_written(again))
         run = benchmark.prepare(resume=not overwrite, overwrite=overwrite)
@@ -73,6 +73,7 @@ def tune(
 def train(
     experiment: ExperimentFile, seed: Seed = None, out: Out = None, resume: Resume = False, overwrite: Overwrite = False,
     threads: Annotated[int, typer.Option(help="Threads torch may use; with 1 a resumed training is bit-identical.", min=1)] = 1,
+    data_dir: DataDir = None,
 ) -> None:  # fmt: skip
     """Train a learned optimizer as an experiment's [training] says, stage by stage, keeping the best on validation.
 
@@ -83,7 +84,8 @@ def train(
     from milodo.training import Trainer
 
     loaded, folder = opened(experiment, {"seed": seed}, out, threads)
-    again = command_line("train", experiment, {"seed": seed, "threads": threads if threads > 1 else None}, folder)
+    given = {"seed": seed, "threads": threads if threads > 1 else None, "data-dir": data_dir}
+    again = command_line("train", experiment, given, folder)
     with working_in(folder, "trained", f"{again} --resume") as bars:
         path = Trainer(loaded, folder, bars, as_written(again)).run(resume=resume, overwrite=overwrite)
     say(console, f"Trained {path}, with its card beside it; the curve is in {draw_curve(folder)}.")
@@ -118,13 +120,20 @@ def report(
 
 def opened(experiment: Path, options: dict[str, Any], out: Path | None, threads: int | None) -> tuple[Experiment, Path]:
     """The experiment and its run's folder; torch has its threads."""
-    import torch
-
     from milodo.config import load_experiment
 
     loaded = load_experiment(experiment, **options)
-    run = loaded.run
-    data = loaded.problem.build().memory(min(run.batch or run.instances, run.instances))
+    use_threads(loaded, threads)
+    return loaded, out or Path("runs") / loaded.name
+
+
+def use_threads(experiment: Experiment, threads: int | None, most: int | None = None) -> None:
+    """As many as asked for; else one for a small problem, and for a large one `most`, or what torch has."""
+    import torch
+
+    run = experiment.run
+    data = experiment.problem.build().memory(min(run.batch or run.instances, run.instances))
     if threads is not None or data <= SMALL:
         torch.set_num_threads(threads or 1)
-    return loaded, out or Path("runs") / loaded.name
+    elif most is not None:
+        torch.set_num_threads(most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -26,6 +27,12 @@ def one_of_both(context: typer.Context, given: bool) -> bool:
     return given
 
 
+def where_data_are(folder: Path | None) -> Path | None:
+    if folder is not None:
+        os.environ["MILODO_DATA"] = str(folder)
+    return folder
+
+
 ExperimentFile = Annotated[
     Path,
     typer.Argument(help="A TOML file, or the name of a shipped experiment such as `demo`.", show_default=False, callback=known),
@@ -39,6 +46,9 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.", callback=one_of_both)
 ]
 Threads = Annotated[int | None, typer.Option(help="Threads torch may use; by the size of the problem unless given.", min=1)]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets lie; $MILODO_DATA or the cache unless given.", callback=where_data_are)
+]
 Timeout = Annotated[
     float | None, typer.Option(help="Seconds to wait for a neighbour before it counts as lost; 60 unless given.", min=0.1)
 ]

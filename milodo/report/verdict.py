@@ -137,7 +137,7 @@ def _settled(rows: Sequence[Record], level: float) -> int:
 def baselines(run: Run, over: str) -> tuple[str | None, str | None]:
     """A method as published (or safe) and as tuned, as far as they ran."""
     untuned = next((key for use in UNTUNED if (key := f"{over} ({use})") in run.runs), None)
-    return untuned, over if over in run.runs else None
+    return untuned, next((key for key in (over, f"{over} (tuned)") if key in run.runs), None)
 
 
 def strongest(run: Run, gap: float, axis: str = "k") -> Speedup | None:

@@ -1,0 +1,171 @@
+"""What the results page says of a reproduction, as markdown: claim, command, tables, verdict, figure; from records alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from milodo.bench.speedup import Speedup, speedup_table
+from milodo.config.panels import ExpectTable
+from milodo.config.reproduction import Reproduction
+from milodo.report.run import Run
+from milodo.report.verdict import Verdict, baselines, speedup_over, strongest
+from milodo.report.words import cost_cell, number
+from milodo.words import amount, brief
+
+
+def section(about: Reproduction, runs: Mapping[str, Run], found: Verdict, *, command: str, seconds: float, figure: str) -> str:
+    """One `##` section."""
+    first = next(iter(runs.values()))
+    lines = [
+        f"## {about.name}: {about.title}",
+        "",
+        f"The paper ({about.about.figure}): {about.about.claim}",
+        "",
+        f"    {command}        # {about.size} size, {_minutes(seconds)}, commit {_commit(first)}",
+        "",
+        f"**{str(found.level).capitalize()}.** {'; '.join(_findings(found))}.",
+        *(["", about.description] if about.description else []),
+    ]
+    for panel in about.panels:
+        run = runs[panel.name]
+        where = f"{run.file.problem} on {run.file.topology.name}, weights {run.file.topology.weights or 'metropolis'}"
+        many = f"{run.instances} unseen instance{'s' if run.instances != 1 else ''}"
+        lines += [
+            "",
+            (f"**{panel.name}**: " if panel.name else "") + f"{where}, {many}{_certificate(run)}.",
+            "",
+            *_tables(run, panel.expect),
+        ]
+    lines += ["", f"![Gap and consensus error of all methods against iterations, {about.name}]({figure})", ""]
+    return "\n".join(lines)
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """The page with this section in the place of the one that it had, or behind all others."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    whole = f"{begin}\n{text.rstrip()}\n{end}\n"
+    if begin in page and end in page.partition(begin)[2]:
+        before, _, rest = page.partition(begin)
+        return before + whole + rest.partition(end)[2].removeprefix("\n")
+    return page + ("\n" if page and not page.endswith("\n\n") else "") + whole
+
+
+def _findings(found: Verdict) -> Iterator[str]:
+    several = len(found.findings) > 1
+    for panel, findings in found.findings.items():
+        for finding in findings:
+            yield (f"{panel}: " if several and panel != "*" else "") + finding.said + (f" ({finding.level})" if several else "")
+
+
+def _tables(run: Run, expect: ExpectTable) -> Iterator[str]:
+    if not run.certified:
+        yield from _ends(run)
+        return
+    gaps = run.gaps
+    rows = {(row.method, row.gap): row for row in run.speedups if row.axis == "k"}
+    timed = expect.axis == "seconds"
+    heads = ["method", "parameters", *(f"to {number(gap)}" for gap in gaps), *(["ms an iteration"] if timed else [])]
+    yield from _head(heads, 2)
+    for method in run.methods:
+        cells = [_cost(rows[method, gap]) for gap in gaps] + ([f"{1e3 * _seconds(run, method):.3g}"] if timed else [])
+        yield _line([run.labels[method], _parameters(run, method), *cells])
+    yield ""
+    yield "Iterations, median (quartiles)." + (" The time of an iteration is that of one instance." if timed else "")
+    if timed:
+        yield from _overhead(run, expect)
+    if expect.method in run.runs and expect.speedup is not None:
+        yield ""
+        yield from _speedups(run, expect)
+    if expect.optimal is not None:
+        yield ""
+        yield from _steps(run)
+
+
+def _ends(run: Run) -> Iterator[str]:
+    """Where no optimum is known: how each method ended."""
+    yield from _head(["method", "parameters", "iterations", *(quantity.name for quantity in run.quantities)], 2)
+    for method in run.methods:
+        ends = (f"{run.at_end(method, quantity.key):.4g}" for quantity in run.quantities)
+        yield _line([run.labels[method], _parameters(run, method), f"{run.at_end(method, 'k'):,.0f}", *ends])
+
+
+def _speedups(run: Run, expect: ExpectTable) -> Iterator[str]:
+    """How many times less the learned method needs: than its rival published and tuned, than the strongest handcrafted one."""
+    untuned, tuned = baselines(run, expect.over)
+    bases = [base for base in (untuned, tuned) if base is not None]
+    names = [run.labels[base] + (" tuned" if base == tuned else "") for base in bases]
+    unit = "seconds" if expect.axis == "seconds" else "iterations"
+    yield from _head([f"{run.labels[expect.method]}, {unit}: to", *(f"over {name}" for name in names), "over the strongest"], 1)
+    for gap in run.gaps:
+        best = strongest(run, gap, expect.axis)
+        over = f"{speedup_over(run, expect.method, best.method, gap, expect.axis)} ({run.labels[best.method]})" if best else "–"
+        ratios = [str(speedup_over(run, expect.method, base, gap, expect.axis)) for base in bases]
+        yield _line([number(gap), *ratios, over])
+
+
+def _overhead(run: Run, expect: ExpectTable) -> Iterator[str]:
+    base = next((base for base in baselines(run, expect.over) if base is not None), None)
+    if base is None or expect.method not in run.runs:
+        return
+    more = _seconds(run, expect.method) / _seconds(run, base) - 1
+    seconds = {(r.method, r.gap): r for r in speedup_table(run.records, run.gaps, None) if r.axis == "seconds"}
+    yield ""
+    yield f"An iteration of {run.labels[expect.method]} takes {more:+.1%} the time of one of {run.labels[base]}."
+    yield ""
+    yield from _head(["seconds, in all", *(f"to {number(gap)}" for gap in run.gaps)], 1)
+    for method in run.methods:
+        yield _line([run.labels[method], *(_cost(seconds[method, gap]) for gap in run.gaps)])
+
+
+def _steps(run: Run) -> Iterator[str]:
+    """The paper's step sizes beside those tuned here."""
+    yield from _head(["method", "published", "tuned", "fewer iterations, tuned, to", *map(number, run.gaps)], 3)
+    for method in run.methods:
+        if (other := f"{method} (published)") in run.runs:
+            ratios = [str(speedup_over(run, method, other, gap)) for gap in run.gaps]
+            yield _line([run.labels[method], _parameters(run, other), _parameters(run, method), "", *ratios])
+
+
+def _seconds(run: Run, method: str) -> float:
+    """Of one iteration, the median over instances."""
+    each = sorted(rows[-1].seconds / max(rows[-1].k, 1) for rows in run.runs[method].values())
+    return each[len(each) // 2]
+
+
+def _parameters(run: Run, method: str) -> str:
+    about = run.about(method)
+    return about.weights.name if about.weights else brief(about.parameters or {}) or "none"
+
+
+def _cost(row: Speedup) -> str:
+    cell = cost_cell(row)
+    return f"{cell.main} ({cell.note})" if cell.note and math.isfinite(row.median) else cell.main
+
+
+def _certificate(run: Run) -> str:
+    known = run.file.reference
+    return f"; optimum certified: {known.kind} at most {number(known.largest, 2)}" if known and known.largest is not None else ""
+
+
+def _minutes(seconds: float) -> str:
+    return (
+        amount(seconds, "s")
+        if seconds < 90
+        else f"{seconds / 60:.0f} minutes"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} hours"
+    )
+
+
+def _commit(run: Run) -> str:
+    return str(run.file.provenance.model_dump().get("commit") or "unknown")[:12]
+
+
+def _head(names: Iterable[str], left: int) -> list[str]:
+    names = list(names)
+    return [_line(names), "|" + "|".join("---" if k < left else "---:" for k in range(len(names))) + "|"]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
