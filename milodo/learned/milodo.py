@@ -13,7 +13,7 @@ from milodo.errors import InvalidInput, whole
 from milodo.learned.activations import BOUNDED, Activations, ActivationsField
 from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
-from milodo.learned.per_node import Networks, PerNode
+from milodo.learned.per_node import Inputs, Networks, PerNode
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -24,7 +24,6 @@ HIDDEN = 20
 
 
 Period = Annotated[int, Field(ge=1)]
-Inputs = Literal["raw", "relative"]
 
 
 class MiLoDoSettings(Settings):
@@ -42,8 +41,8 @@ class MiLoDoRecipe(Recipe):
     every: Period = 1
     """The networks run in the first 20 iterations and in each `every`-th after them; their weights are kept in between."""
     inputs: Inputs = "raw"
-    """'raw' as the paper has them, or 'relative' to each node's curvature and first gradient (milodo/learned/per_node.py); bounds
-    of p_i and gamma are then in units of 1/L_i, those of p_ij,1 in units of L_i."""
+    """'raw' as the paper has them; 'relative' to each node's curvature and first gradient, with gamma and the bounds of p_i in
+    units of 1/L_i and those of p_ij,1 in units of L_i; 'scaled' by the first gradient alone (milodo/learned/per_node.py)."""
     initial: Literal["special", "random"] = "special"
     gamma: Positive = 0.03
     """Step size of the method that special initialisation mimics: LEPDO with constant weights and no momentum."""
@@ -112,7 +111,7 @@ class MiLoDo(Rule, PerNode):
 
     @property
     def source(self) -> Source:
-        networks = Networks(self, self.phi_m, self.phi_s, self.phi_u, self.activations, self.inputs == "relative")
+        networks = Networks(self, self.phi_m, self.phi_s, self.phi_u, self.activations, self.inputs)
         return Every(self.every, networks, self.dtype) if self.every > 1 else networks
 
     def check(self, problem: Problem, net: Network) -> None:

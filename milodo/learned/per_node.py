@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +19,12 @@ from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology, topology
 from milodo.types import EdgeTensor, NodeTensor
+
+Inputs = Literal["raw", "relative", "scaled"]
+FINE = 0.01
+"""Of a scaled input: below this fraction of its unit it counts as itself, above by its logarithm."""
+FOLD = 4.0
+"""Brings a scaled input of size one to about one."""
 
 
 class Hidden(NamedTuple):
@@ -43,10 +49,11 @@ class Units(NamedTuple):
     """The root mean square of ∇f_i(x⁰) over the coordinates."""
 
     @classmethod
-    def of(cls, x0: NodeTensor, problem: Problem) -> Units:
+    def of(cls, x0: NodeTensor, problem: Problem, inputs: Inputs) -> Units:
         g = problem.grad(x0).detach().square().mean(-1, keepdim=True).sqrt()
         # Where a node begins at its own minimum there is nothing to measure by, and 1 must do.
-        return cls(problem.lipschitz().unsqueeze(-1).expand_as(g), torch.where(g > 0, g, 1.0))
+        g = torch.where(g > 0, g, 1.0)
+        return cls(problem.lipschitz().unsqueeze(-1).expand_as(g) if inputs == "relative" else torch.ones_like(g), g)
 
 
 class PerNode(Learned):
@@ -97,7 +104,9 @@ class Networks(Source):
 
     That is what the paper feeds them: raw numbers, in the units of the data. With relative inputs a node measures gradients and
     duals by the size γ_i of its first gradient, points by γ_i / L_i, and p_i by 1/L_i, hence p̃_ij,1 by L_i: the same problem
-    in other units gives the same iterates in those units, and one optimizer serves problems of any curvature.
+    in other units gives the same iterates in those units, and one optimizer serves problems of any curvature. Where no curvature
+    is known (networks), inputs are 'scaled': measured by the first gradient on a scale that tells its decades apart, with
+    weights in the problem's own units.
     """
 
     optimizer: PerNode
@@ -105,16 +114,21 @@ class Networks(Source):
     phi_s: Bank
     phi_u: Bank
     activations: Activations
-    relative: bool = False
+    inputs: Inputs = "raw"
 
     def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Hidden:
         hidden = self.optimizer.first_hidden(x0, net, x0.shape[-1])
-        return hidden._replace(units=Units.of(x0, problem)) if self.relative else hidden
+        return hidden if self.inputs == "raw" else hidden._replace(units=Units.of(x0, problem, self.inputs))
+
+    def _seen(self, v: Tensor) -> Tensor:
+        """As the networks see it, measured by its unit."""
+        v = torch.asinh(v / FINE) / FOLD if self.inputs == "scaled" else v
+        return v.to(self.optimizer.dtype)
 
     def primal(self, memory: Hidden, g: NodeTensor, y: NodeTensor) -> tuple[NodeTensor, Hidden]:
         units = memory.units
         seen = torch.stack((g, y) if units is None else (g / units.g, y / units.g), dim=-2)
-        o, h_m, c_m = self.phi_m(seen.to(self.optimizer.dtype), memory.h_m, memory.c_m)
+        o, h_m, c_m = self.phi_m(self._seen(seen), memory.h_m, memory.c_m)
         p = self.activations.m(o).squeeze(-2).to(g.dtype)
         return p if units is None else p / units.L, memory._replace(h_m=h_m, c_m=c_m)
 
@@ -122,7 +136,7 @@ class Networks(Source):
         slots, units = self.optimizer.slots, memory.units
         if units is not None:
             dz = dz * net.spread(units.L / units.g)
-        by_node = slots.by_node(dz).to(self.optimizer.dtype)
+        by_node = self._seen(slots.by_node(dz))
         o_s, h_s, c_s = self.phi_s(by_node, memory.h_s, memory.c_s)
         o_u, h_u, c_u = self.phi_u(by_node, memory.h_u, memory.c_u)
         p1 = self.activations.s(slots.by_edge(o_s))
