@@ -55,18 +55,24 @@ static inline vec at_least(float bound, vec x) { return chosen(x < bound, all(bo
 #define IN_A_REGISTER(x)
 #endif
 
-/* 2^x to 2e-7 relatively, |x| <= 60 (the product of two may still be inverted); a NaN stays one. */
-static inline vec power_of_two(vec x)
+#define EACH for (int l = 0; l < L; l++)
+
+/* e = 1 + 2^x for L vectors side by side, because alone they would wait for themselves. To 2e-7 relatively for |x| <= 60 (the
+ * product of two may still be inverted); a NaN stays one. */
+static inline __attribute__((always_inline)) void one_plus_power(vec e[L], const vec x[L])
 {
     const float shift = 12582912.f; /* 1.5 * 2^23: adding it rounds to whole numbers */
-    x = at_least(-60.f, at_most(60.f, x));
-    vec shifted = x + shift, r = x - (shifted - shift);
-    vec p = r * 0.001327647129073739f + 0.009675540961325169f; /* minimax on [-1/2, 1/2] */
-    p = p * r + 0.05550713092088699f;
-    p = p * r + 0.24022120237350464f;
-    p = p * r + 0.6931469440460205f;
-    p = p * r + 1.0000001192092896f;
-    return (vec)((ivec)p + ((ivec)shifted << 23));
+    vec shifted[L], r[L], p[L];
+    EACH r[l] = at_least(-60.f, at_most(60.f, x[l]));
+    EACH shifted[l] = r[l] + shift;
+    EACH p[l] = shifted[l] - shift;
+    EACH r[l] = r[l] - p[l];
+    EACH p[l] = r[l] * 0.001327647129073739f + 0.009675540961325169f; /* minimax on [-1/2, 1/2] */
+    EACH p[l] = p[l] * r[l] + 0.05550713092088699f;
+    EACH p[l] = p[l] * r[l] + 0.24022120237350464f;
+    EACH p[l] = p[l] * r[l] + 0.6931469440460205f;
+    EACH p[l] = p[l] * r[l] + 1.0000001192092896f;
+    EACH e[l] = 1 + (vec)((ivec)p[l] + ((ivec)shifted[l] << 23));
 }
 
 /* 4 rows of L vectors at out[r * out_row] (+)= Σ_p a[p * step + r * row] b[p][L] */
@@ -288,22 +294,30 @@ static void cells(room *s, int keep)
 {
     const float twice = -2 * 1.4426950408889634f;
     layer(s->act, s->gates, s->x, s->H, s->K, 0);
-    for (int64_t j = 0; j < s->H; j++)
-        for (int l = 0; l < L; l++) {
-            vec *act = s->act + 4 * j * L + l, *c = s->c + j * L + l;
-            vec e_i = 1 + power_of_two(act[0]), e_f = 1 + power_of_two(act[L]), e_g = 1 + power_of_two(act[2 * L]);
-            vec both = 1 / (e_i * e_g), f = 1 / e_f, i = e_g * both, g = 2 * (e_i * both) - 1;
-            s->c_next[j * L + l] = f * *c + i * g;
-            if (keep) act[0] = i, act[L] = f, act[2 * L] = g;
-        }
-    for (int64_t j = 0; j < s->H; j++)
-        for (int l = 0; l < L; l++) {
-            vec *act = s->act + 4 * j * L + l;
-            vec e_o = 1 + power_of_two(act[3 * L]), e_c = 1 + power_of_two(twice * s->c_next[j * L + l]);
-            vec both = 1 / (e_o * e_c), o = e_c * both, t = 2 * (e_o * both) - 1;
-            s->h[j * L + l] = o * t;
-            if (keep) act[3 * L] = o, s->c_next[j * L + l] = t;
-        }
+    for (int64_t j = 0; j < s->H; j++) {
+        vec *act = s->act + 4 * j * L, *c = s->c + j * L, *c_next = s->c_next + j * L, i[L], f[L], g[L], both[L];
+        one_plus_power(i, act);
+        one_plus_power(g, act + 2 * L);
+        one_plus_power(f, act + L);
+        EACH both[l] = 1 / (i[l] * g[l]);
+        EACH f[l] = 1 / f[l];
+        EACH i[l] = i[l] * both[l];
+        EACH both[l] = g[l] * both[l];
+        EACH g[l] = 2 * i[l] - 1;
+        EACH c_next[l] = f[l] * c[l] + both[l] * g[l];
+        if (keep) EACH act[l] = both[l], act[L + l] = f[l], act[2 * L + l] = g[l];
+    }
+    for (int64_t j = 0; j < s->H; j++) {
+        vec *act = s->act + 4 * j * L, *c_next = s->c_next + j * L, *h = s->h + j * L, o[L], t[L], both[L];
+        one_plus_power(o, act + 3 * L);
+        EACH t[l] = twice * c_next[l];
+        one_plus_power(t, t);
+        EACH both[l] = 1 / (o[l] * t[l]);
+        EACH t[l] = t[l] * both[l];
+        EACH both[l] = 2 * (o[l] * both[l]) - 1;
+        EACH h[l] = t[l] * both[l];
+        if (keep) EACH act[3 * L + l] = t[l], c_next[l] = both[l];
+    }
 }
 
 static inline __attribute__((always_inline)) void behind(room *s)
