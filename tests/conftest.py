@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import small_data as small
 import torch
 from hypothesis import settings
 from matplotlib.figure import Figure
@@ -105,6 +106,24 @@ def problem(kind: str) -> Problem:
 def example(request: pytest.FixtureRequest) -> str:
     """One graph of every registered family."""
     return request.param
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with small data sets in the real formats; to be read, not changed."""
+    folder = tmp_path_factory.mktemp("data")
+    small.write(folder)
+    return folder
+
+
+@pytest.fixture
+def small_data(written: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data folder is one with small data sets, and a dictionary is learnt in no time."""
+    monkeypatch.setenv("MILODO_DATA", str(written))
+    monkeypatch.setenv("MILODO_CACHE", str(written / "cache"))
+    small.publish(written, monkeypatch)
+    small.learn_little(monkeypatch)
+    return written
 
 
 @pytest.fixture

@@ -9,17 +9,20 @@ from milodo.problems.linear import LinearModel
 from milodo.problems.logistic import Logistic, LogisticRegression
 from milodo.problems.neural import Neural
 from milodo.problems.neural_families import DigitsMLPFamily, MLPFamily, ResNetFamily
+from milodo.problems.real import BreastCancer, BSDSLasso, Census
 from milodo.problems.reference import Reference, optimum
 from milodo.problems.regularizers import L1, REGULARIZERS, Box, ElasticNet, NonNegative, Regularizer, Zero
 
 FAMILIES: dict[str, type[Any]] = {
     "lasso": Lasso, "logistic": Logistic,
+    "bsds-lasso": BSDSLasso, "census": Census, "breast-cancer": BreastCancer,
     "mlp": MLPFamily, "resnet": ResNetFamily, "digits-mlp": DigitsMLPFamily,
 }  # fmt: skip
 """Frozen dataclasses: their fields are what [problem] of an experiment may say."""
 
 __all__ = [
-    "FAMILIES", "L1", "REGULARIZERS", "Box", "CustomProblem", "ElasticNet", "Family", "Lasso", "LeastSquares", "LinearModel",
+    "FAMILIES", "L1", "REGULARIZERS", "BSDSLasso", "Box", "BreastCancer", "Census", "CustomProblem", "ElasticNet",
+    "Family", "Lasso", "LeastSquares", "LinearModel",
     "Logistic", "LogisticRegression", "MLPFamily", "Neural", "NonNegative", "Problem", "Reference", "Regularizer",
     "ResNetFamily", "Zero", "instance_seeds", "optimum", "stream",
 ]  # fmt: skip

@@ -25,8 +25,8 @@ def census(part: str) -> tuple[np.ndarray, np.ndarray]:
     """X float64 [M, 14] and y in {0, 1} (1: more than 50K) of 'train' or 'test'; read-only, because all callers share them.
 
     Rows with a missing value are dropped: 30,162 and 15,060 remain. A category is the number of its name in the alphabetical
-    list of those that the training part has. Then every column is scaled to mean 0 and standard deviation 1 over the training part;
-    the test part is shifted and scaled by the same numbers.
+    list of those that the training part has. Then every column is scaled to mean 0 and standard deviation 1 over the training
+    part; the test part is shifted and scaled by the same numbers.
     """
     return _census(checked_part("Census Income", part), data_folder())
 

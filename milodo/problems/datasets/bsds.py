@@ -17,6 +17,10 @@ from milodo.problems.datasets.store import HOMES, PARTS, File, absent, checked_p
 FOLDER = "images"
 SUFFIX = ".jpg"
 WHITE = 255.0
+FLAT = 1.0
+"""Standard deviation, in the 256 steps of grey, below which a patch shows the rounding of its pixels and no picture."""
+DRAWS = 1000
+"""At most, to find a patch that shows something."""
 
 
 def bsds500(part: str) -> list[np.ndarray]:
@@ -38,6 +42,29 @@ def photographs(part: str) -> list[Path]:
     if found := _listed(folder, part):
         return found
     raise absent(data, "bsds500", f"{FOLDER}/{part}/*{SUFFIX}", OSError("the archive holds no such images"))
+
+
+def patch(paths: list[Path], side: int, rng: np.random.Generator) -> np.ndarray:
+    """A square [side · side] out of one of these photographs, in steps of grey from 0 to 255, minus its mean.
+
+    Flat ones, some 4 % of all, are drawn again: of nothing but rounding the best sparse code is no code.
+    """
+    for _ in range(DRAWS):
+        path = paths[rng.integers(len(paths))]
+        pixels = grey(path)
+        if min(pixels.shape) < side:
+            height, width = pixels.shape
+            raise InvalidInput(
+                f"{shown(path)} has {width} x {height} pixels, too few for a patch of {side} x {side}. Put the original there, "
+                "or choose a smaller n or N."
+            )
+        top, left = (int(rng.integers(size - side + 1)) for size in pixels.shape)
+        cut = pixels[top : top + side, left : left + side].astype(float).ravel()
+        if cut.std() >= FLAT:
+            return cut - cut.mean()
+    raise InvalidInput(
+        f"{shown(paths[0].parent)}: {DRAWS} patches of {side} x {side} pixels were all flat. Put the originals there."
+    )
 
 
 @cache
