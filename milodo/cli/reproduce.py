@@ -107,11 +107,13 @@ class Options:
         most = torch.get_num_threads()
         with working_in(folder, "recorded", again) as bars:
             whole = Reproducer(loaded, folder, bars, as_written(command), overwrite=self.overwrite)
+            if not self.train:
+                whole.check()  # before anything is written
             with whole.timed():
                 if self.train:
                     torch.set_num_threads(self.threads or 1)  # with one thread, training goes on to the very same weights
                     whole.train()
-                whole.check()
+                    whole.check()
                 for panel in loaded.panels:
                     use_threads(panel.experiment, self.threads, most)
                     whole.race(panel)
