@@ -210,7 +210,9 @@ def names_its_encoding(call: ast.Call) -> bool:
     keywords = {word.arg: word.value for word in call.keywords}
     if name in ("run", "Popen", "check_output"):  # of subprocess; bytes unless text is asked for
         return "encoding" in keywords or not {"text", "universal_newlines"} & set(keywords)
-    if name not in ("open", "fdopen", "read_text", "write_text") or ast.unparse(call.func) == "os.open":
+    if name not in ("open", "fdopen", "read_text", "write_text"):
+        return True
+    if ast.unparse(call.func) in ("os.open", "tarfile.open", "Image.open"):  # never text
         return True
     words = [word.value for word in (*call.args, keywords.get("mode")) if isinstance(word, ast.Constant)]
     binary = name in ("open", "fdopen") and any(isinstance(word, str) and "b" in word and len(word) <= 3 for word in words)
