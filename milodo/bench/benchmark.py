@@ -80,7 +80,7 @@ class Benchmark:
         """Before anything runs: the instances that are held together fit."""
         table, family = self.experiment.run, self.family
         together = min(table.batch or table.instances, table.instances)
-        needed = family.memory(together) + (family.memory(together, dtype=self.dtype) if self.dtype != torch.float64 else 0)
+        needed = sum(family.memory(together, dtype=dtype) for dtype in {self.dtype, family.judged_in})
         need_memory(needed, f"{together} instances of {family.name}", "Set a smaller batch in [run], or make n, d or N smaller.")
 
     def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
@@ -152,16 +152,18 @@ class Benchmark:
             self._race(method, methods[method.key], chunk, problem, recorder)
 
     def _instances(self, chunk: Chunk, nodes: Sequence[int]) -> tuple[Problem, Problem]:
-        """The instances of a chunk in fp64, by which methods are judged, and in the precision they run in."""
+        """The instances of a chunk in the precision by which methods are judged, and in that in which they run."""
         device, seeds = self.experiment.run.device, race_seeds(self.experiment, chunk)
-        judge = self.family.sample(seeds, nodes, device=device)
-        if self.dtype == torch.float64:
+        judge = self.family.sample(seeds, nodes, dtype=self.family.judged_in, device=device)
+        if self.dtype == self.family.judged_in:
             return judge, judge
         return judge, self.family.sample(seeds, nodes, dtype=self.dtype, device=device)
 
     def _optima(self, chunk: Chunk, held: Problem) -> list[float]:
         """Certified, and noted in run.json; NaN where there is none. Takes the data of all nodes, be they held here or not."""
         seeds = race_seeds(self.experiment, chunk)
+        if not held.knows_lipschitz:
+            return [math.nan] * len(seeds)
         whole = held if held.n == self.family.n else self.family.sample(seeds, device=self.experiment.run.device)
         found = certified(whole, "test instances", self.progress)
         if found is None:

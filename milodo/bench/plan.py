@@ -114,7 +114,8 @@ class Planner:
             "method": method.name, "fixed": fixed, "problem": self.family.name, "seeds": self._tuning_seeds,
             "topology": self.net.topology.fingerprint, "weights": network.weights,
             **network.model_dump(include={"outage", "messages", "mixing"}, exclude_defaults=True),
-            "search": table.model_dump(mode="json"), "space": {name: repr(kind) for name, kind in cls.space.items()},
+            "search": table.model_dump(mode="json", exclude={"unit"} - table.model_fields_set),
+            "space": {name: repr(kind) for name, kind in cls.space.items()},
         }  # fmt: skip
         asked = {**table.model_dump(mode="json"), "seeds": self._tuning_seeds, "fixed": fixed}
         task = f"tune {cls.label}" + (f" ({method.remark})" if method.remark else "")
@@ -138,23 +139,26 @@ class Planner:
     def _tuning_seeds(self) -> list[int]:
         return instance_seeds("tuning", self.experiment.tuning.instances, self.experiment.seed)
 
+    def _problem(self, seeds: list[int]) -> Problem:
+        return self.family.sample(seeds, dtype=self.family.judged_in, device=self.device)
+
     @cached_property
-    def _tuning_instances(self) -> tuple[Problem, torch.Tensor, Network]:
-        """With their optima, and in fp64 the network they are on; built only if somebody needs them."""
-        problem = self.family.sample(self._tuning_seeds, device=self.device)
+    def _tuning_instances(self) -> tuple[Problem, torch.Tensor | None, Network]:
+        """With their optima, where the problem can know them, and the network they are on; built only if somebody needs them."""
+        dtype = self.family.judged_in
+        problem = self._problem(self._tuning_seeds)
         found = certified(problem, "tuning instances", self.progress)
-        if found is None or not bool(found.certified.all()):
-            why = found.why if found else "the problem does not know its curvature"
+        if found is not None and not bool(found.certified.all()):
             raise InvalidInput(
-                f"no optimum could be certified for the tuning instances ({why}), so there is no gap to tune for. "
+                f"no optimum could be certified for the tuning instances ({found.why}), so there is no gap to tune for. "
                 "Give the parameters with use = 'given', or change the problem."
             )
-        net = self.experiment.network.network(seed=self.experiment.seed, dtype=torch.float64, device=self.device)
-        return problem, found.value, net
+        net = self.experiment.network.network(seed=self.experiment.seed, dtype=dtype, device=self.device)
+        return problem, found.value if found else None, net
 
     def _safe(self, method: type[Algorithm]) -> Parameters:
         """Parameters the method derives itself, from the largest curvature of any node of the instances it will run on."""
-        every = (self.family.sample(race_seeds(self.experiment, c), device=self.device) for c in chunks(self.experiment))
+        every = (self._problem(race_seeds(self.experiment, chunk)) for chunk in chunks(self.experiment))
         L = torch.cat([problem.lipschitz() for problem in every])  # [instances, n]
         chosen = method.safe(float(L.max()), self.net, float(L.mean(-1).max()))
         return {name: getattr(chosen, name) for name in method.space}

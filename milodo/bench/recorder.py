@@ -71,7 +71,7 @@ class Recorder:
         self.judge.ended = self.ended
 
     def look(self, k: int, x: NodeTensor, seconds: float) -> None:
-        """Loss and gap are computed in fp64 on the fp64 problem, whatever precision the method runs in."""
+        """Loss and gap are computed in the precision of the problem that judges, whatever precision the method runs in."""
         x = x.to(self.problem.dtype)
         observer, here = self.observer, self.net.traffic - self.sent_before
         loss, consensus = self.judge.loss(x), observer.agreed(consensus_error(x, observer)).tolist()

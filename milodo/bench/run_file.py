@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # who only draws a graph need not wait for torch
     from milodo.network import Network
 
 NAME = "run.json"
+LOSS = "loss"
+"""What tuning counts where no optimum is known: the mean loss of the average model in the end, not a cost."""
 MOST_NODES, MOST_LINKS = 2_000, 10_000
 """Of a graph that is written down link by link, measured across and drawn; of a larger one the fingerprint is enough."""
 

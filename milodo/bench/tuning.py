@@ -1,7 +1,8 @@
 """Fair tuning: every parameter of every method, on instances that are never tested on.
 
 All candidates of a grid run side by side in batches (a step size may be a tensor), until the first of them reaches the target
-or the iterations are used up; then a finer grid around the best, a few times over.
+or the iterations are used up; then a finer grid around the best, a few times over. Where no optimum is known there is no gap to
+reach: all candidates run to the end, and the lowest mean loss of the average model wins.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from milodo.algorithms import Algorithm, Choice, Continuous
 from milodo.bench.recorder import sample_times
-from milodo.bench.run_file import TuningFacts
+from milodo.bench.run_file import LOSS, TuningFacts
 from milodo.config.tables import TuningTable
 from milodo.judge import Judge
 from milodo.loop import advance, iterate
@@ -38,10 +39,11 @@ class Trial:
 
     parameters: Parameters
     score: float
-    """Cost to the target; where it was not reached, the whole budget times 1 + log10(gap/target); inf if it diverged."""
+    """Cost to the target; where it was not reached, the whole budget times 1 + log10(gap/target); inf if it diverged. Without an
+    optimum, the loss at the end."""
     reached: bool
     gap: float
-    """Mean gap when the trial ended."""
+    """Mean gap when the trial ended; mean loss where no optimum is known."""
     diverged: bool
 
 
@@ -53,12 +55,15 @@ class Tuning:
     score: float
     reached: bool
     trials: list[Trial] = field(default_factory=list)
+    by_loss: bool = False
+    """Whether the loss decided, because no optimum is known."""
 
     def to_json(self) -> dict[str, Any]:
         """As run.json says it, where what is infinite is missing."""
         grid = [vars(trial) for trial in self.trials]
         facts = TuningFacts.model_validate({**vars(self), "candidates": len(grid), "grid": grid})
-        return facts.model_dump(include={"best", "score", "reached", "candidates", "grid"})
+        found = facts.model_dump(include={"best", "score", "reached", "candidates", "grid"})
+        return found | ({"cost": LOSS} if self.by_loss else {})
 
 
 GROUP_NUMBERS = 2**17
@@ -74,21 +79,28 @@ MARGIN = 1.1
 """By how much larger their step sizes must still work."""
 TIMES_PER_DECADE = 40
 """How finely the cost to the target is resolved, before interpolation."""
+LOOKS_PER_DECADE = 2
+"""Where only the loss at the end counts, looks are for divergence, and those at networks are costly."""
+FEW_LOSSES = 3
+"""FRONT, where every trial runs to the end."""
 
 
 @torch.no_grad()
 def tune(
-    method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor, search: Search,
+    method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search,
     *, fixed: Parameters | None = None, progress: Callable[[float, str], None] | None = None,
 ) -> Tuning:  # fmt: skip
-    """The parameters with which `method` reaches the target soonest on `problem`, whose optimal values are given."""
+    """The parameters with which `method` reaches the target soonest on `problem`, whose optimal values are given; without them,
+    the parameters with the lowest loss in the end."""
     fixed = dict(fixed or {})
     kinds = {name: kind for name, kind in method.space.items() if name not in fixed}
     free = {name: kind for name, kind in kinds.items() if isinstance(kind, Continuous)}
     whole = {name: kind.values for name, kind in kinds.items() if isinstance(kind, Choice)}
     choices = [fixed | dict(zip(whole, values, strict=True)) for values in itertools.product(*whole.values())]
     steps = [name for name, kind in free.items() if kind.relative]
-    unit = 1 / float(problem.lipschitz().max()) if steps else 1.0  # the largest L of any node and instance
+    unit = search.unit
+    if steps and problem.knows_lipschitz:
+        unit = 1 / float(problem.lipschitz().max())  # the largest L of any node and instance
     points = {1: search.points, 2: search.points_each}.get(len(free), FEW)
     grids = {name: kind.grid(points, unit if kind.relative else 1.0) for name, kind in free.items()}
     ratio = {name: float(grid[1] / grid[0]) for name, grid in grids.items()}
@@ -123,7 +135,7 @@ def tune(
         choices = [{name: value for name, value in best.parameters.items() if name not in free}]
         run({name: kind.allowed(around[name]) for name, kind in free.items()}, stage)
     best = trials.sturdiest(steps, list(free))
-    return Tuning(best.parameters, best.score, best.reached, trials.done)
+    return Tuning(best.parameters, best.score, best.reached, trials.done, by_loss=optimum is None)
 
 
 def _beyond(
@@ -145,7 +157,9 @@ def _beyond(
 class _Trials:
     """Candidates of one method that have been run, and the running of more."""
 
-    def __init__(self, method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor, search: Search) -> None:
+    def __init__(
+        self, method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search
+    ) -> None:
         self.method, self.problem, self.net, self.optimum, self.search = method, problem, net, optimum, search
         self.done: list[Trial] = []
         self.judge = Judge(problem, StackedObserver(), steps=search.iterations)
@@ -172,11 +186,13 @@ class _Trials:
         if best.diverged or not steps:
             return best
         choice = {name: value for name, value in best.parameters.items() if name not in free}
-        front = [t for t in sorted(self.done, key=_rank) if not t.diverged and choice.items() <= t.parameters.items()][:FRONT]
+        few = FRONT if self.optimum is not None else FEW_LOSSES
+        front = [t for t in sorted(self.done, key=_rank) if not t.diverged and choice.items() <= t.parameters.items()][:few]
         larger = [{name: t.parameters[name] * (MARGIN if name in steps else 1) for name in free} for t in front]
-        rounds = self._unit(self.method(**best.parameters))
-        longer = max(1, min(self.search.iterations, math.ceil(3 * best.score / rounds)))
-        search = self.search.model_copy(update={"iterations": longer})
+        search, rounds = self.search, self._unit(self.method(**best.parameters))
+        if self.optimum is not None:
+            longer = max(1, min(search.iterations, math.ceil(3 * best.score / rounds)))
+            search = search.model_copy(update={"iterations": longer})
         pushed = self._run_side_by_side(choice, larger, search, None, lambda fraction: None)
         for trial, push in zip(front, pushed, strict=True):
             if not push.diverged and push.gap <= 2 * max(trial.gap, self.search.target):
@@ -194,16 +210,19 @@ class _Trials:
         parts = [candidates[start : start + size] for start in range(0, len(candidates), size)]
         groups = [_Group(self.method, self.problem, self.net, choice, part) for part in parts]
         unit = self._unit(groups[0].algorithm)
-        for k in sample_times(search.iterations, TIMES_PER_DECADE):
+        known = self.optimum is not None
+        for k in sample_times(search.iterations, TIMES_PER_DECADE if known else LOOKS_PER_DECADE):
             for group in groups:
                 group.advance(k)
                 group.look(self.optimum, self.judge)
             progress(k / search.iterations)
             reached = any(group.best_gap <= search.target for group in groups)
-            if not any(group.alive for group in groups) or (to_beat is not None and (reached or k * unit > to_beat)):
+            beaten = known and to_beat is not None and (reached or k * unit > to_beat)
+            if beaten or not any(group.alive for group in groups):
                 break
+        judge = _judge if known else _judge_loss
         gaps = [seen for group in groups for seen in group.gaps]
-        return [_judge(c | choice, seen, search, unit) for c, seen in zip(candidates, gaps, strict=True)]
+        return [judge(c | choice, seen, search, unit) for c, seen in zip(candidates, gaps, strict=True)]
 
 
 class _Group:
@@ -215,7 +234,7 @@ class _Group:
         self.method, self.problem, self.net, self.choice, self.candidates = method, problem, net, choice, candidates
         self.alive = list(range(len(candidates)))
         self.gaps: list[list[tuple[int, float]]] = [[] for _ in candidates]
-        """Of each candidate: (k, mean gap over the instances); inf once it has diverged."""
+        """Of each candidate: (k, mean gap, or loss, over the instances); inf once it has diverged."""
         self.algorithm = self._build()
         start = problem.start()
         self.k, self.state = 0, next(iterate(self.algorithm, problem, net, x0=start.expand(len(candidates), *start.shape)))
@@ -230,12 +249,12 @@ class _Group:
             self.state = advance(self.algorithm, self.state, self.problem, self.net, k)
         self.k = to
 
-    def look(self, optimum: torch.Tensor, judge: Judge) -> None:
+    def look(self, optimum: torch.Tensor | None, judge: Judge) -> None:
         if not self.alive:
             return
         loss = judge.loss(self.state.x)  # [candidates, *batch]
         fine = ~judge.diverged(loss).flatten(1).any(1)
-        mean_gap = (loss - optimum).flatten(1).mean(1).tolist()
+        mean_gap = (loss if optimum is None else loss - optimum).flatten(1).mean(1).tolist()
         for row, c in enumerate(self.alive):
             self.gaps[c].append((self.k, mean_gap[row] if fine[row] else math.inf))
         if not bool(fine.all()):
@@ -268,3 +287,9 @@ def _judge(parameters: Parameters, gaps: list[tuple[int, float]], search: Search
         k0, gap0 = gaps[-2]
         k = k0 + (k - k0) * math.log(max(gap0 / search.target, 1)) / math.log(max(gap0 / max(gap, 1e-300), 1 + 1e-12))
     return Trial(parameters, k * unit, True, gap, False)
+
+
+def _judge_loss(parameters: Parameters, losses: list[tuple[int, float]], search: Search, unit: int) -> Trial:
+    """Where no optimum is known, what is low in the end is good."""
+    loss = losses[-1][1]
+    return Trial(parameters, loss, False, loss, loss == math.inf)

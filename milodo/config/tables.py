@@ -64,6 +64,8 @@ class ProblemTable(Table):
     """Samples a node looks at in an iteration; all of them unless given."""
     norm: Literal["batch", "group"] | None = None
     """Of networks with normalisation layers."""
+    evaluate: Count | None = None
+    """Of networks: samples of each node, and of the test part, on which runs are judged; all of them unless given."""
 
     @model_validator(mode="after")
     def _one_penalty(self) -> ProblemTable:
@@ -148,7 +150,8 @@ class TuningTable(Table):
     iterations: Count = 2000
     """Given to each candidate."""
     target: Positive = 1e-3
-    """Mean gap over the tuning instances that a method should reach soonest."""
+    """Mean gap over the tuning instances that a method should reach soonest. Where a problem knows no optimum, as those of
+    networks, the lowest mean loss after `iterations` decides instead."""
     cost: Literal["iterations", "rounds"] = "iterations"
     """What 'soonest' counts."""
     points: Annotated[int, Field(ge=3, le=1000)] = 13
@@ -157,6 +160,8 @@ class TuningTable(Table):
     """Grid points of each parameter where there are two."""
     refinements: Annotated[int, Field(ge=0, le=100)] = 3
     """Finer grids around the best."""
+    unit: Positive = 0.25
+    """Step sizes are searched in units of 1/L; of this where a problem knows no L."""
 
 
 class MethodTable(Table):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
 
 from milodo.errors import InvalidInput, quoted, shortened, whole
@@ -23,6 +26,8 @@ EVALUATED = 500
 what the loss on all data means."""
 AT_ONCE = 1 << 24
 """Numbers of inputs gathered at once while evaluating."""
+REMEMBERED = 64
+"""Iterations whose gradients are kept while an optimizer is trained."""
 ORDER = 1 << 35
 """Stands in a stream's key for: the order of a node's samples in an epoch."""
 
@@ -130,6 +135,8 @@ class Neural(Problem):
         self._orders: dict[int, tuple[int, Tensor]] = {}
         self._steps: dict[int, Self] = {}
         self._gathered: Pair | None = None
+        self._k: int | None = None
+        self._kept: dict[int | None, tuple[Callable[[], Any], int, Tensor]] = {}
         if not isinstance(data, Dealt):
             self._try()
 
@@ -155,27 +162,49 @@ class Neural(Problem):
     def value(self, x: NodeTensor) -> NodeScalar:
         if x.ndim > len(self.batch) + 2:  # candidates of a tuning grid share the data
             return torch.stack([self.value(candidate) for candidate in x])
-        flat, limit = x.reshape(-1, self.d), None if self._together is None else self.evaluate
-        parts = [torch.zeros((), dtype=x.dtype, device=x.device)] * len(flat)
+        limit = None if self._together is None else self.evaluate
+        wanted = x.requires_grad and torch.is_grad_enabled()
+        if wanted and self.detached:
+            return cast("Tensor", _Value.apply(x, self, limit))
+        flat, sums = x.reshape(-1, self.d), {}
         for models, rows, share in self._pieces(limit):
             losses = self._losses(flat[models], *self._samples(rows)) * share
-            parts[models] = [a + b for a, b in zip(parts[models], losses.unbind(), strict=True)]
-        return torch.stack(parts).reshape(x.shape[:-1])
+            sums[models.start] = sums[models.start] + losses if models.start in sums else losses
+        return torch.cat(list(sums.values())).reshape(x.shape[:-1])
 
     def grad(self, x: NodeTensor) -> NodeTensor:
         if x.ndim > len(self.batch) + 2:
             return torch.stack([self.grad(candidate) for candidate in x])
         through = not self.detached and x.requires_grad and torch.is_grad_enabled()
-        flat = (x if through else x.detach()).reshape(-1, self.d)
-        pieces: dict[int, Tensor] = {}
-        with torch.enable_grad():
-            for models, rows, share in self._pieces(None):
+        if not through and self._k is not None and x.requires_grad:
+            return self._remembered(x)
+        return self.value_and_grad(x, None, through=through)[1]
+
+    def value_and_grad(self, x: NodeTensor, limit: int | None, *, through: bool = False) -> tuple[NodeScalar, NodeTensor]:
+        """f_i(x_i) and ∇f_i(x_i) on the first `limit` samples of each node; `through`, the gradient knows where it comes from."""
+        flat, sums = (x if through else x.detach()).reshape(-1, self.d), {}
+        # Who recomputes steps (torch.utils.checkpoint) watches what is kept for them, and need not see what is kept for this.
+        unseen = contextlib.nullcontext() if through else torch.autograd.graph.saved_tensors_hooks(_same, _same)
+        with torch.enable_grad(), unseen:
+            for models, rows, share in self._pieces(limit):
                 v = flat[models] if through else flat[models].requires_grad_()
-                loss = self._losses(v, *self._samples(rows)).sum() * share
-                (g,) = torch.autograd.grad(loss, v, create_graph=through)
-                pieces[models.start] = pieces[models.start] + g if models.start in pieces else g
-        whole = list(pieces.values())
-        return (whole[0] if len(whole) == 1 else torch.cat(whole)).reshape(x.shape)
+                losses = self._losses(v, *self._samples(rows)) * share
+                (g,) = torch.autograd.grad(losses.sum(), v, create_graph=through)
+                value, slope = sums.get(models.start, (0, 0))
+                sums[models.start] = value + losses.detach(), g if isinstance(slope, int) else slope + g
+        values, slopes = zip(*sums.values(), strict=True)
+        return torch.cat(values).reshape(x.shape[:-1]), (slopes[0] if len(slopes) == 1 else torch.cat(slopes)).reshape(x.shape)
+
+    def _remembered(self, x: NodeTensor) -> NodeTensor:
+        """While an optimizer is trained a step may be computed twice, the second time to be differentiated, from the very same x:
+        its gradient, which is a constant then, need not be."""
+        at, version, g = self._kept.get(self._k, (lambda: None, 0, x))
+        if at() is not x or version != x._version:
+            g = self.value_and_grad(x, None)[1]
+            self._kept[self._k] = weakref.ref(x), x._version, g
+            for old in list(self._kept)[:-REMEMBERED]:
+                del self._kept[old]
+        return g
 
     @property
     def knows_lipschitz(self) -> bool:
@@ -193,7 +222,7 @@ class Neural(Problem):
         if k not in self._steps:
             view = copy.copy(self)
             view.rows = [self._minibatch(m, k) for m in range(len(self.rows))]
-            view.minibatch, view._together, view._gathered, view._steps = None, None, None, {}
+            view.minibatch, view._together, view._gathered, view._steps, view._k = None, None, None, {}, k
             self._steps = {**dict(list(self._steps.items())[-1:]), k: view}  # the last two are asked for again
         return self._steps[k]
 
@@ -212,7 +241,7 @@ class Neural(Problem):
         view = copy.copy(self)
         view.rows = [self.rows[b * self.n + i] for b in range(len(self.seeds)) for i in nodes]
         view.n, view.nodes = len(nodes), tuple(self.nodes[i] for i in nodes)
-        view._orders, view._steps, view._gathered = {}, {}, None
+        view._orders, view._steps, view._gathered, view._kept = {}, {}, None, {}
         return view
 
     def start(self) -> NodeTensor:
@@ -302,6 +331,25 @@ class Neural(Problem):
             return self.loss(functional_call(self.module, parameters, (inputs,)), targets)
 
         return vmap(one)(parameters, inputs, targets)
+
+
+class _Value(torch.autograd.Function):
+    """f_i(x_i), its gradient computed at once: a meta-loss then keeps one vector a node, and nothing of the network."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, problem: Neural, limit: int | None) -> Tensor:
+        value, g = problem.value_and_grad(x, limit)
+        ctx.save_for_backward(g)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return grads[0].unsqueeze(-1) * ctx.saved_tensors[0], None, None
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _prepared(module: nn.Module) -> nn.Module:

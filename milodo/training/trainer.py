@@ -91,6 +91,9 @@ class Trainer:
         if self.loss.needs_optimum:
             progress = partial(self.progress, "certified optimum, training instances")
             self.training.certify(progress, self.folder / "optima.json")
+            if not self.training.optima:
+                name = self.training.families[0].name
+                raise InvalidInput(f"the optimum of {name} cannot be known, and loss = 'log-gap' needs it. Use 'objective'.")
         self.log = Log(self.folder, self.position.rows, self.position.update)
         self.before = (self._weights(), adam_state(self.optimizer, self.adam), replace(self.position))
         self.clock = time.perf_counter() - self.position.seconds
@@ -122,8 +125,8 @@ class Trainer:
         graph = self.net.topology.fingerprint
         if folder.begin(resume=resume, overwrite=overwrite):
             facts = read_versioned_json(self.facts_file)
-            begun = {"configuration": facts.get("config"), "graph": facts.get("topology")}
-            folder.check_same(begun, {"configuration": config, "graph": graph})
+            begun = {"configuration": _said(facts.get("config")), "graph": facts.get("topology")}
+            folder.check_same(begun, {"configuration": _said(config), "graph": graph})
             self.position, moments, self.best = load_position(self.resume_file, self.optimizer)
             restore_adam(self.optimizer, self.adam, moments)
             return
@@ -146,7 +149,7 @@ class Trainer:
         here = self.position
         here.epoch, here.batch = here.epoch + 1, 0
         if here.epoch >= stage.epochs and self._may_end(stage, self._validate()):
-            self.progress(self._task(stage), 1.0, f"best validation {here.best:.3f} (log10 gap)")
+            self.progress(self._task(stage), 1.0, f"best validation {here.best:.3f} (log10 {self._falls})")
             here.stage, here.epoch = here.stage + 1, 0
             self.adam = self._new_adam()
         self._save_position()
@@ -176,7 +179,8 @@ class Trainer:
         here = self.position
         self.before = (self._weights(), adam_state(self.optimizer, self.adam), replace(here))
         problem = self.training.problem(batch)
-        best = self.training.optimum(batch).to(DTYPE) if self.loss.needs_optimum else None
+        best = self.training.optimum(batch) if self.loss.needs_optimum else None
+        best = None if best is None else best.to(DTYPE)
         lr = stage.lr * here.lr_scale
         for group in self.adam.param_groups:
             group["lr"] = lr
@@ -184,13 +188,14 @@ class Trainer:
         state = next(iterate(self.optimizer, problem, self.net))
         # Random first weights need not converge yet: only what is no longer finite is undone.
         growth = math.inf if self.table.optimizer.from_scratch else GROWTH
-        judge = Judge(problem, OBSERVER, steps=stage.K, growth=growth)
+        judge = Judge(problem.at_step(0), OBSERVER, steps=stage.K, growth=growth)  # a minibatch shows a blow-up, too
         for first in range(1, stage.K, stage.K_T):
             state, loss, norm = self._segment(state, problem, best, range(first, first + stage.K_T))
             losses.append(loss)
             norms.append(norm)
             here.update += 1
-            detail = f"loss {loss:.4g}, best validation {'-' if here.best is None else f'{here.best:.3f}'} (log10 gap)"
+            best_so_far = "-" if here.best is None else f"{here.best:.3f}"
+            detail = f"loss {loss:.4g}, best validation {best_so_far} (log10 {self._falls})"
             self.progress(self._task(stage), min(done + share * len(losses) * stage.K_T / stage.K, 0.999), detail)
             if not (math.isfinite(loss) and math.isfinite(norm) and self._sane(state.x, judge)):
                 self._return_to_last_batch()
@@ -207,7 +212,8 @@ class Trainer:
                 state = checkpoint(advance, self.optimizer, state, problem, self.net, k, use_reentrant=False)
             else:
                 state = advance(self.optimizer, state, problem, self.net, k)
-            total = total + self.loss(state.x, problem, best, OBSERVER)
+            # Where iterations have minibatches, on the next one: the iterate has not seen it.
+            total = total + self.loss(state.x, problem.at_step(k + 1), best, OBSERVER)
         loss = total / len(ks)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters(), self.table.clip)
@@ -253,10 +259,11 @@ class Trainer:
             batch = Batch(index, tuple(seeds))
             problem, best = self.validation.problem(batch), self.validation.optimum(batch)
             losses, x = [], problem.start()
-            for state in islice(iterate(self.optimizer, problem, self.net), 1, iterations + 1):
+            for k, state in enumerate(islice(iterate(self.optimizer, problem, self.net), 1, iterations + 1), 2):
                 x = state.x
-                losses.append(problem.objective(mean_point(x, OBSERVER), OBSERVER))
-            gap = losses[-1].double() - best
+                losses.append(problem.at_step(k).objective(mean_point(x, OBSERVER), OBSERVER))
+            best = torch.zeros(len(seeds), dtype=torch.float64) if best is None else best
+            gap = problem.objective(mean_point(x, OBSERVER), OBSERVER).double() - best
             floor = torch.finfo(DTYPE).eps * (1 + best.abs())
             score = torch.where(torch.isfinite(gap), gap.clamp(min=0) + floor, math.inf).log10()
             if self.table.consensus:  # what is trained for is what is chosen by
@@ -279,7 +286,7 @@ class Trainer:
             "updates_in_all": here.update,
             "rollbacks": here.rollbacks,
             "hours": round(here.seconds / 3600, 3),
-            "validation_log10_gap": here.best,
+            f"validation_log10_{self._falls}": here.best,
         }
         versions = {key: self.made_with[key] for key in ("milodo", "commit", "torch", "python")}
         good_for = self.table.good_for or f"{self.training.families[0].name} on {self.net.topology}"
@@ -289,6 +296,11 @@ class Trainer:
     def _save_position(self) -> None:
         save_position(self.resume_file, self.optimizer, self.adam, self.best, self.position)
         self.saved_at = time.perf_counter()
+
+    @property
+    def _falls(self) -> str:
+        """What validation measures: where no optimum is known, the loss itself."""
+        return "gap" if self.validation.optima else "loss"
 
     def _weights(self) -> dict[str, torch.Tensor]:
         return {name: value.detach().clone() for name, value in self.optimizer.state_dict().items()}
@@ -304,3 +316,8 @@ class Trainer:
     def _write(self, row: Row) -> None:
         self.log.write(row)
         self.position.rows += 1
+
+
+def _said(config: Any) -> Any:
+    """A configuration without the keys that say nothing: a later version may know more of them."""
+    return {key: _said(value) for key, value in config.items() if value is not None} if isinstance(config, dict) else config
