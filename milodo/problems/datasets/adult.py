@@ -67,11 +67,13 @@ def _rows(path: Path) -> list[list[str]]:
 
 def _numbers(rows: list[list[str]], names: dict[int, list[str]]) -> tuple[np.ndarray, np.ndarray]:
     codes = {k: {name: float(code) for code, name in enumerate(known)} for k, known in names.items()}
-    try:
-        X = np.array([[codes[k][row[k]] if k in codes else float(row[k]) for k in range(ATTRIBUTES)] for row in rows])
-    except (KeyError, ValueError) as error:
-        raise InvalidInput(
-            f"Census Income has {quoted(error.args[0])}, which is neither a number nor a category of the training part. "
-            "Put the original files there."
-        ) from error
+    X = np.array([[_number(row[k], codes.get(k)) for k in range(ATTRIBUTES)] for row in rows])
     return X, np.array([LABELS[row[-1]] for row in rows])
+
+
+def _number(field: str, codes: dict[str, float] | None) -> float:
+    try:
+        return float(field) if codes is None else codes[field]
+    except (KeyError, ValueError) as error:
+        what = "number" if codes is None else "category of the training part"
+        raise InvalidInput(f"Census Income has {quoted(field)}, which is no {what}. Put the original files there.") from error
