@@ -18,6 +18,7 @@ from milodo.bench.run_file import NAME, GraphFacts, MethodFacts, Provenance, Ref
 from milodo.config import Experiment, MethodTable
 from milodo.errors import InvalidInput
 from milodo.folder import RunFolder
+from milodo.learned import fused
 from milodo.loop import check
 from milodo.memory import need_memory
 from milodo.network import Network
@@ -67,7 +68,8 @@ class Benchmark:
         """The facts of a run that is about to begin."""
         experiment = self.experiment
         asked = {"seed": experiment.seed, "command": self.command, "config": experiment.model_dump(mode="json")}
-        made_with = {**provenance(), **experiment.run.model_dump(include={"dtype", "device"}), **asked}
+        how = fused.provenance() if any(method.learned for method in experiment.methods) else {}
+        made_with = {**provenance(), **how, **experiment.run.model_dump(include={"dtype", "device"}), **asked}
         return RunFile(
             name=experiment.name, title=experiment.title or self.family.name, description=experiment.description,
             problem=self.family.name, instances=experiment.run.instances, runtime=self.place.runtime,

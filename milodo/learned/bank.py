@@ -44,9 +44,9 @@ class Bank(nn.Module):
         weights = (self.w_x, self.w_h, self.b_x, self.b_h, self.w_1, self.b_1, self.w_2, self.b_2)
         if fused.applies(v, h, c, weights):
             return fused.bank(v, h, c, weights)
-        return self._plainly(v, h, c)
+        return self.by_torch(v, h, c)
 
-    def _plainly(self, v: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def by_torch(self, v: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """In operations of torch: any precision, any device, no compiler."""
         one = v.new_ones(()).expand(*v.shape[:-2], 1, v.shape[-1])
         weights = torch.cat((self.w_x, self.w_h, (self.b_x + self.b_h).unsqueeze(-1)), dim=-1) * self.twice_g

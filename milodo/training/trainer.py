@@ -19,6 +19,7 @@ from milodo.errors import InvalidInput
 from milodo.files import FORMAT, read_versioned_json, write_json
 from milodo.folder import RunFolder
 from milodo.judge import GROWTH, Judge
+from milodo.learned import fused
 from milodo.learned.checkpoint import save_optimizer
 from milodo.loop import advance, iterate
 from milodo.metrics import consensus_error, mean_point
@@ -82,7 +83,7 @@ class Trainer:
         self.adam = self._new_adam()
         self.resume_file, self.facts_file = folder / "resume.safetensors", folder / "training.json"
         self.saved_at = time.perf_counter()
-        self.made_with = provenance()
+        self.made_with = {**provenance(), **fused.provenance()}
 
     def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
         """Trains, or goes on training, to the end; returns the path of the optimizer. Who stops it with Ctrl-C can go on."""

@@ -23,6 +23,11 @@ def available() -> str | None:
     return f"{SWITCH}=0 is set" if os.environ.get(SWITCH) == "0" else _load()[1]
 
 
+def provenance() -> dict[str, str]:
+    """How networks are computed here; both ways agree up to rounding."""
+    return {"networks": "fused" if (why := available()) is None else f"by torch ({why})"}
+
+
 @cache
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
     try:
@@ -32,12 +37,15 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def applies(v: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether the kernel can compute this call: fp32 on the CPU, on ordinary tensors."""
+    """Whether the kernel can compute this call: fp32 on the CPU, ordinary tensors of the shapes that Bank.forward asks for."""
+    n, _, inputs = weights[0].shape
     return (
         all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (v, h, c, *weights))
+        and v.shape[-3:-1] == (n, inputs)
+        and h.shape == c.shape == (*v.shape[:-2], weights[1].shape[-1], v.shape[-1])
+        and v.numel() > 0
         and not torch._C._are_functorch_transforms_active()
         and not torch.compiler.is_compiling()
-        and v.numel() > 0
         and available() is None
     )
 
@@ -77,7 +85,9 @@ def _rows(flat: Tensor | None) -> _Rows:
     return _Rows() if flat is None else _Rows(flat.data_ptr(), *flat.stride()[:3])
 
 
-def _call(v: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> _Call:
+def _call(flat: Sequence[Tensor], weights: Sequence[Tensor]) -> _Call:
+    """Its inputs v, h and c; they must live until it is done."""
+    v, h, c = flat
     instances, n, inputs, d = v.shape
     pointers = _Weights(*(weight.data_ptr() for weight in weights))
     sizes = (instances, n, d, inputs, h.shape[-2], weights[-2].shape[-2], torch.get_num_threads())
@@ -100,8 +110,8 @@ class _Bank(torch.autograd.Function):
         o, h_next, c_next = v.new_empty(*v.shape[:-2], outputs, v.shape[-1]), v.new_empty(h.shape), v.new_empty(c.shape)
         ctx.save_for_backward(v, h, c, *weights)
         ctx.set_materialize_grads(False)
-        flat = [_dense(tensor, n) for tensor in (v, h, c)]  # kept alive until the kernel is done
-        call = _call(*flat, weights)
+        flat = [_dense(tensor, n) for tensor in (v, h, c)]
+        call = _call(flat, weights)
         call.o, call.h_next, call.c_next = (_rows(_dense(tensor, n)) for tensor in (o, h_next, c_next))
         _run("milodo_bank_forward", call)
         return o, h_next, c_next
@@ -113,9 +123,12 @@ class _Bank(torch.autograd.Function):
         n = weights[0].shape[0]
         flat = [_dense(tensor, n) for tensor in (v, h, c)]
         flat_grads = [None if grad is None else _dense(grad, n) for grad in grads]
-        call = _call(*flat, weights)
+        call = _call(flat, weights)
         call.o, call.h_next, call.c_next = (_rows(grad) for grad in flat_grads)
-        found = [tensor.new_empty(tensor.shape) if need else None for tensor, need in zip((v, h, c), ctx.needs_input_grad)]
+        found = [
+            tensor.new_empty(tensor.shape) if need else None
+            for tensor, need in zip((v, h, c), ctx.needs_input_grad[:3], strict=True)
+        ]
         call.dv, call.dh, call.dc = (_rows(None if grad is None else _dense(grad, n)) for grad in found)
         asked = any(ctx.needs_input_grad[3:])
         d_weights = [torch.empty_like(weight) if asked else None for weight in weights]

@@ -44,9 +44,8 @@ static inline vec all(float x) { return (vec){x, x, x, x, x, x, x, x}; }
 
 /* min(bound, x), max(bound, x); a NaN stays one */
 #ifdef __AVX__
-#include <immintrin.h>
-static inline vec at_most(float bound, vec x) { return _mm256_min_ps(all(bound), x); }
-static inline vec at_least(float bound, vec x) { return _mm256_max_ps(all(bound), x); }
+static inline vec at_most(float bound, vec x) { return __builtin_ia32_minps256(all(bound), x); }
+static inline vec at_least(float bound, vec x) { return __builtin_ia32_maxps256(all(bound), x); }
 #define IN_A_REGISTER(x) __asm__("" : "+x"(x)) /* gcc would fetch it again for every product, and fetching is the bottleneck */
 #else
 static inline vec chosen(ivec which, vec a, vec b) { return (vec)((which & (ivec)a) | (~which & (ivec)b)); }
@@ -172,8 +171,8 @@ static void fetch(vec *to, rows from, int64_t count, int64_t node, panel at, int
         const float *source = from.at + instance * from.instance + node * from.node + first;
         for (int64_t r = 0; r < count; r++) {
             memcpy(to + r * L, source + r * from.row, P * sizeof(float));
-            __builtin_prefetch(source + r * from.row + P + 15, 0); /* of the next panel; rows are too many to be foreseen */
-            __builtin_prefetch(source + r * from.row + 2 * P - 1, 0);
+            __builtin_prefetch(source + r * from.row + P + 15, 0, 2); /* of the next panel; rows are too many to be foreseen */
+            __builtin_prefetch(source + r * from.row + 2 * P - 1, 0, 2);
         }
     } else {
         if (at.count < P) memset(to, 0, count * P * sizeof(float));
@@ -195,8 +194,8 @@ static void put(rows to, const vec *from, int64_t count, int64_t node, panel at,
         float *target = to.at + instance * to.instance + node * to.node + first;
         for (int64_t r = 0; r < count; r++) {
             memcpy(target + r * to.row, from + r * L, P * sizeof(float));
-            __builtin_prefetch(target + r * to.row + P + 15, 1);
-            __builtin_prefetch(target + r * to.row + 2 * P - 1, 1);
+            __builtin_prefetch(target + r * to.row + P + 15, 1, 2);
+            __builtin_prefetch(target + r * to.row + 2 * P - 1, 1, 2);
         }
     } else {
         for (int64_t done = 0; done < at.count; instance++, first = 0) {
