@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from milodo.network.stacked import CommonMixingNetwork
 from milodo.report.paper import LARGEST, draw_paper, draw_small
 from milodo.report.run import Run
 from milodo.report.section import replaced, section
-from milodo.report.verdict import Level, Verdict, consensus_over, judged, verdict
+from milodo.report.verdict import Finding, Level, Verdict, consensus_over, judged, verdict
 from milodo.reproduce import Reproducer
 from milodo.status import Status
 
@@ -343,14 +344,9 @@ def test_a_consensus_error_that_both_reach_is_compared_also_between_runs_of_unli
 
 def test_time_is_compared_where_it_is_what_counts(tmp_path):
     run = made_up(tmp_path, RACE)
-    run.records = [row if row.method != "milodo" else replace_seconds(row) for row in run.records]
+    run.records = [row if row.method != "milodo" else replace(row, seconds=5 * row.seconds) for row in run.records]
     in_time, in_steps = (judged(run, ExpectTable(gap=1e-2, speedup=1.5, axis=axis))[0].level for axis in ("seconds", "k"))
     assert (in_time, in_steps) == (Level.FAILS, Level.HOLDS)
-
-
-def replace_seconds(row: Record) -> Record:
-    """Steps that cost five times as much."""
-    return Record(**{**vars(row), "seconds": 5 * row.seconds})
 
 
 def test_who_must_converge_and_who_must_not(tmp_path):
@@ -359,6 +355,13 @@ def test_who_must_converge_and_who_must_not(tmp_path):
         assert [finding.level for finding in judged(run, ExpectTable(gap=gap, converge=["milodo"]))] == [level]
     for gap, level in ((1e-30, Level.HOLDS), (1e-15, Level.FAILS)):
         assert [finding.level for finding in judged(run, ExpectTable(gap=gap, fail=["milodo"]))] == [level]
+
+
+def test_who_drifts_away_again_has_not_converged(tmp_path):
+    run = made_up(tmp_path, {"prox-ed": 50})
+    run.records = [replace(row, gap=1e-3) if row.k > LAST / 2 else row for row in run.records]
+    converged, failed = judged(run, ExpectTable(gap=1e-6, converge=["prox-ed"], fail=["prox-ed"]))
+    assert (converged.level, failed.level) == (Level.FAILS, Level.HOLDS)
 
 
 def test_published_step_sizes_are_optimal_if_tuning_gains_little(tmp_path):
@@ -379,15 +382,9 @@ def test_panels_are_alike_if_the_first_needs_little_more_than_the_best(tmp_path)
 
 
 def test_the_worst_panel_decides():
-    good, bad = (judged_level(level) for level in (Level.HOLDS, Level.FAILS))
+    good, bad = (Finding(level, "1×", "something") for level in (Level.HOLDS, Level.FAILS))
     assert Verdict({"a": [good], "b": [bad]}).level is Level.FAILS and Verdict({"a": [good]}).level is Level.HOLDS
     assert Verdict({}).level is Level.UNDECIDED
-
-
-def judged_level(level: Level):
-    from milodo.report.verdict import Finding
-
-    return Finding(level, "1×", "something")
 
 
 def test_the_figure_and_the_section_come_from_records(tiny, tmp_path):

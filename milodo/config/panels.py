@@ -29,9 +29,9 @@ class ExpectTable(Table):
     consensus: Positive | None = None
     """So many times fewer iterations to the smallest consensus error that both reach."""
     converge: list[str] = Field(default_factory=list)
-    """Methods that reach the gap on every instance."""
+    """Methods that end at the gap, or below, on every instance."""
     fail: list[str] = Field(default_factory=list)
-    """Methods that reach it on less than half of them."""
+    """Methods that do so on less than half of them."""
     optimal: Positive | None = None
     """Published step sizes need at most so many times the iterations of tuned ones, method by method."""
     alike: Positive | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jinja2
 import matplotlib
+import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image
@@ -21,6 +22,12 @@ HERE = Path(__file__).parent
 ROWS = 2
 """Quantities shown: gap (or loss) and consensus; of networks loss and accuracy."""
 ACCURACY = "test_accuracy"
+NARROWEST = 7.2
+"""Inches."""
+LETTER = 0.08
+"""Inches of a letter in the legend."""
+EXACT = 1e-10
+"""A consensus error that never exceeds this is rounding."""
 COLOURS = 64
 """Of a small picture's palette: enough for lines, and a third of the bytes."""
 LARGEST = 150_000
@@ -36,7 +43,7 @@ def overlaid(panels: Mapping[str, Run]) -> Run:
         names = {method: panel if alone else f"{method} ({panel})" for method in run.methods}
         whole.records += [replace(record, method=names[record.method]) for record in run.records]
         for method, name in names.items():
-            label = f"{run.labels[method]}, {panel}"
+            label = panel if alone else f"{run.labels[method]}, {panel}"
             methods[name] = run.about(method).model_copy(update={"label": label})
     whole.file.methods = methods
     return whole
@@ -72,14 +79,24 @@ def _quantities(run: Run) -> list[Quantity]:
     return [shown[0], *(accuracy or shown[1:])][:ROWS]
 
 
+def _lowest(run: Run, quantity: Quantity) -> float | None:
+    """Below all methods but those that agree exactly by their nature, whose rounding errors would take half of the picture."""
+    medians = [run.curve(method, "k", quantity).median for method in run.methods]
+    medians = [median[np.isfinite(median)] for median in medians]
+    part = [median.min() for median in medians if median.size and median.max() > EXACT]
+    return float(min(part)) / 2 if part else None
+
+
 def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
     if overlay and len(panels) > 1:
         panels = {"": overlaid(panels)}
     runs = list(panels.values())
     methods = list(dict.fromkeys(method for run in runs for method in run.methods))
     styles = styled(methods)
-    lines, columns = -(-len(methods) // 4), max(len(runs), 1)
-    figure = new_figure(max(4.1 * columns, 7.2), 6.4 + 0.24 * lines)
+    columns, width = max(len(runs), 1), max(4.1 * len(runs), NARROWEST)
+    longest = max((len(run.labels[method]) for run in runs for method in run.methods), default=0)
+    across = max(1, min(6, len(methods), int(width / (0.6 + LETTER * longest))))
+    figure = new_figure(width, 6.3 + 0.24 * -(-len(methods) // across))
     pictures = figure.subplots(ROWS, columns, squeeze=False)
     handles = {}
     for column, (name, run) in enumerate(panels.items()):
@@ -87,6 +104,9 @@ def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
         for row, quantity in enumerate(_quantities(run)):
             picture = pictures[row][column]
             draw_curves(picture, run, AXIS["k"], quantity, bands=len(run.methods) <= 4)
+            picture.set_ylabel(quantity.title)
+            if quantity.key == "consensus" and (low := _lowest(run, quantity)) is not None:
+                picture.set_ylim(bottom=low)
             drawn = zip(*picture.get_legend_handles_labels(), strict=True)
             handles |= {label: handle for handle, label in drawn if label not in handles}
             if row == 0 and name:
@@ -96,7 +116,7 @@ def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
             if column:
                 picture.set_ylabel("")
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)) or 1, handlelength=2.6,
+        handles.values(), handles.keys(), loc="outside lower center", ncols=across, handlelength=2.6,
         columnspacing=1.4, fontsize=9.5,
     )  # fmt: skip
     return figure

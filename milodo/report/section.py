@@ -9,7 +9,7 @@ from milodo.bench.speedup import Speedup, speedup_table
 from milodo.config.panels import ExpectTable
 from milodo.config.reproduction import Reproduction
 from milodo.report.run import Run
-from milodo.report.verdict import Verdict, baselines, speedup_over, strongest
+from milodo.report.verdict import BASELINES, Verdict, baselines, speedup_over, strongest
 from milodo.report.words import cost_cell, number
 from milodo.words import amount, brief
 
@@ -53,9 +53,10 @@ def replaced(page: str, name: str, text: str) -> str:
 
 def _findings(found: Verdict) -> Iterator[str]:
     several = len(found.findings) > 1
+    each = sum(map(len, found.findings.values())) > 1
     for panel, findings in found.findings.items():
         for finding in findings:
-            yield (f"{panel}: " if several and panel != "*" else "") + finding.said + (f" ({finding.level})" if several else "")
+            yield (f"{panel}: " if several and panel != "*" else "") + finding.said + (f": {finding.level}" if each else "")
 
 
 def _tables(run: Run, expect: ExpectTable) -> Iterator[str]:
@@ -96,12 +97,15 @@ def _speedups(run: Run, expect: ExpectTable) -> Iterator[str]:
     bases = [base for base in (untuned, tuned) if base is not None]
     names = [run.labels[base] + (" tuned" if base == tuned else "") for base in bases]
     unit = "seconds" if expect.axis == "seconds" else "iterations"
-    yield from _head([f"{run.labels[expect.method]}, {unit}: to", *(f"over {name}" for name in names), "over the strongest"], 1)
+    strong = ("over the paper's strongest baseline", "over the strongest of all")
+    yield from _head([f"{run.labels[expect.method]}, {unit}: to", *(f"over {name}" for name in names), *strong], 1)
     for gap in run.gaps:
-        best = strongest(run, gap, expect.axis)
-        over = f"{speedup_over(run, expect.method, best.method, gap, expect.axis)} ({run.labels[best.method]})" if best else "–"
+        bests = [strongest(run, gap, expect.axis, among) for among in (BASELINES, None)]
         ratios = [str(speedup_over(run, expect.method, base, gap, expect.axis)) for base in bases]
-        yield _line([number(gap), *ratios, over])
+        for best in bests:
+            ratio = best and speedup_over(run, expect.method, best.method, gap, expect.axis)
+            ratios.append(f"{ratio} ({run.labels[best.method]})" if best else "–")
+        yield _line([number(gap), *ratios])
 
 
 def _overhead(run: Run, expect: ExpectTable) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -16,6 +16,9 @@ from milodo.status import Status
 
 UNTUNED = ("published", "safe")
 """What a method runs with whose parameters were not searched; the first that there is counts."""
+
+BASELINES = ("prox-ed", "pg-extra", "prox-atc", "prox-dgd", "dapg", "odapg")
+"""The paper's."""
 
 
 class Level(IntEnum):
@@ -140,32 +143,35 @@ def baselines(run: Run, over: str) -> tuple[str | None, str | None]:
     return untuned, next((key for key in (over, f"{over} (tuned)") if key in run.runs), None)
 
 
-def strongest(run: Run, gap: float, axis: str = "k") -> Speedup | None:
-    """The handcrafted method that needs least to the gap."""
-    handcrafted = [
-        row for row in speedup_table(run.records, [gap], None) if row.axis == axis and run.about(row.method).how != "learned"
-    ]
-    return min((row for row in handcrafted if math.isfinite(row.median)), key=lambda row: row.median, default=None)
+def strongest(run: Run, gap: float, axis: str = "k", among: Collection[str] | None = None) -> Speedup | None:
+    """The handcrafted method that needs least to the gap; of all, or of these whatever their step sizes."""
+    rows = [row for row in speedup_table(run.records, [gap], None) if row.axis == axis and math.isfinite(row.median)]
+    rows = [row for row in rows if run.about(row.method).how != "learned"]
+    if among is not None:
+        rows = [row for row in rows if row.method.split(" (")[0] in among]
+    return min(rows, key=lambda row: row.median, default=None)
 
 
 def _speedup(run: Run, expect: ExpectTable, claimed: float) -> Finding:
-    what = {"k": "fewer iterations", "seconds": "less time"}[expect.axis]
+    fewer = {"k": "fewer iterations", "seconds": "less time"}[expect.axis]
     to = f"to a gap of {number(expect.gap)}" if expect.gap is not None else "to the loss at which it ended"
 
     def ratio(base: str) -> Ratio:
         return speedup_over(run, expect.method, base, expect.gap, expect.axis)
 
-    return _compared(run, expect, claimed, ratio, f"{what} {to}", "")
+    return _compared(run, expect, claimed, ratio, fewer, to, "")
 
 
 def _consensus(run: Run, expect: ExpectTable, claimed: float) -> Finding:
     def ratio(base: str) -> Ratio:
         return consensus_over(run, expect.method, base)
 
-    return _compared(run, expect, claimed, ratio, "fewer iterations to the same consensus error", "consensus ")
+    return _compared(run, expect, claimed, ratio, "fewer iterations", "to the same consensus error", "consensus ")
 
 
-def _compared(run: Run, expect: ExpectTable, claimed: float, ratio: Callable[[str], Ratio], what: str, word: str) -> Finding:
+def _compared(
+    run: Run, expect: ExpectTable, claimed: float, ratio: Callable[[str], Ratio], fewer: str, what: str, word: str
+) -> Finding:
     """Against the published step size, then against the tuned one."""
     if expect.method not in run.runs:
         return _missing(expect.method)
@@ -178,11 +184,11 @@ def _compared(run: Run, expect: ExpectTable, claimed: float, ratio: Callable[[st
     if len(levels) == 2 and levels[0] is Level.HOLDS and levels[1] is not Level.HOLDS:
         level = Level.UNTUNED_ONLY
     label, others = run.labels[expect.method], {base: run.labels[base] for base in ratios}
-    than = join([f"{each} than {others[base]}" + (" tuned" if base == tuned else "") for base, each in ratios.items()])
+    than = join([f"{each} {fewer} than {others[base]}" + (" tuned" if base == tuned else "") for base, each in ratios.items()])
     short = ", ".join(
         f"{word}{each} {'tuned' if base == tuned else base.split('(')[-1].rstrip(')')}" for base, each in ratios.items()
     )
-    return Finding(level, short, f"{label}: {than} ({what}; claimed {times(claimed)})")
+    return Finding(level, short, f"{label} needs {than} {what}; claimed {times(claimed)}")
 
 
 def _missing(method: str) -> Finding:
@@ -193,31 +199,30 @@ def _row(run: Run, method: str, gap: float) -> Speedup | None:
     return next((row for row in speedup_table(run.records, [gap], None) if (row.method, row.axis) == (method, "k")), None)
 
 
-def _reached(row: Speedup) -> str:
-    if math.isfinite(row.median):
-        return f"{row.reached} of {row.instances} instances, {amount(row.median, 'k')} (median)"
-    ended = "diverged" if 2 * row.diverged > row.instances else f"{amount(row.last, 'k')} were not enough"
-    return f"{row.reached} of {row.instances} instances; {ended}"
+def _ended(run: Run, method: str, gap: float) -> tuple[int, int]:
+    """Instances that end at the gap or below, and all: who comes there and drifts away again has not converged."""
+    last = [rows[-1].gap for rows in run.runs[method].values()]
+    return sum(end <= gap for end in last), len(last)
 
 
 def _converges(run: Run, method: str, gap: float) -> Finding:
-    row = _row(run, method, gap)
-    if row is None:
+    if method not in run.runs:
         return _missing(method)
-    all_of_them = 0 < row.instances == row.reached
-    short = f"{row.reached} of {row.instances} to {number(gap)}"
-    return Finding(
-        Level.HOLDS if all_of_them else Level.FAILS, short, f"{run.labels[method]} reaches {number(gap)} on {_reached(row)}"
-    )
+    there, all_of_them = _ended(run, method, gap)
+    row, end = _row(run, method, gap), number(run.at_end(method, "gap"), 2)
+    first = f", first there after {amount(row.median, 'k')} (median)" if row and math.isfinite(row.median) else ""
+    below = f"below {number(gap)} on {there} of {all_of_them} instances{first}"
+    said = f"{run.labels[method]} ends at a gap of {end} (median), {below}"
+    return Finding(Level.HOLDS if there == all_of_them else Level.FAILS, f"{there} of {all_of_them} to {number(gap)}", said)
 
 
 def _fails(run: Run, method: str, gap: float) -> Finding:
-    row = _row(run, method, gap)
-    if row is None:
-        return _missing(method)
-    short = f"{run.labels[method]} {row.reached} of {row.instances} to {number(gap)}"
-    said = f"{run.labels[method]}, which should not, reaches {number(gap)} on {_reached(row)}"
-    return Finding(Level.HOLDS if 2 * row.reached < row.instances else Level.FAILS, short, said)
+    found = _converges(run, method, gap)
+    if method not in run.runs:
+        return found
+    there, all_of_them = _ended(run, method, gap)
+    short = f"{run.labels[method]} {found.short}"
+    return Finding(Level.HOLDS if 2 * there < all_of_them else Level.FAILS, short, f"{found.said}; claimed: it fails")
 
 
 def _optimal(run: Run, gap: float, factor: float) -> Finding:
