@@ -28,6 +28,12 @@ SPARSITY = 5
 """Atoms that K-SVD may use for a patch; neither this nor the other two numbers are in the paper."""
 ROUNDS = 12
 """Of coding and updating; later ones take less than 1 % off the error each."""
+PRUNED = 3
+"""Rounds after which atoms are looked at that resemble others or are hardly used."""
+ALIKE = 0.9
+"""Cosine of two atoms that resemble each other."""
+RARE = 0.25
+"""An atom used less often than this part of the average is hardly used."""
 RECIPE = 1
 """Raised when a change of the library changes what is learnt; dictionaries on disk are then forgotten."""
 
@@ -47,7 +53,7 @@ def dictionary(side: int, atoms: int) -> np.ndarray:
 def _dictionary(side: int, atoms: int, data: Path, kept: Path) -> np.ndarray:
     paths = photographs("train")
     sizes = [(path.name, path.stat().st_size) for path in paths]
-    key = json.dumps([RECIPE, side, atoms, PATCHES, SPARSITY, ROUNDS, sizes])
+    key = json.dumps([RECIPE, side, atoms, PATCHES, SPARSITY, ROUNDS, PRUNED, ALIKE, RARE, sizes])
     path = kept / "dictionaries" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.npy"
     with _turn(path):
         found = _load(path, (atoms, side * side))
@@ -60,15 +66,41 @@ def _dictionary(side: int, atoms: int, data: Path, kept: Path) -> np.ndarray:
 
 
 def ksvd(signals: np.ndarray, atoms: int, sparsity: int, rounds: int) -> np.ndarray:
-    """Atoms of norm 1 [atoms, m] with few of which each of the signals [M, m] is nearly a combination."""
+    """Atoms of norm 1 [atoms, m] with few of which each of the signals [M, m] is nearly a combination.
+
+    As its authors have it, it starts from signals, and now and then it replaces atoms that resemble others or are hardly used by
+    the signals that are coded worst. dictlearn replaces only those not used at all, and so finds less of a planted dictionary.
+    """
     try:
         from dictlearn import DictionaryLearning
     except ImportError as error:
         raise InvalidInput(
             "a dictionary for patches is learnt with dictlearn, which is not installed. Install milodo[data]."
         ) from error
-    learner = DictionaryLearning(atoms, fit_algorithm="ksvd", n_nonzero_coefs=sparsity, max_iter=rounds, random_state=0)
-    return learner.fit(signals).components_
+    found = _unit(signals[stream(len(signals), atoms).permutation(len(signals))[:atoms]])
+    for done in range(0, rounds, PRUNED):
+        learner = DictionaryLearning(
+            atoms, fit_algorithm="ksvd", n_nonzero_coefs=sparsity, max_iter=min(PRUNED, rounds - done), dict_init=found,
+            random_state=0,
+        ).fit(signals)  # fmt: skip
+        found = learner.components_
+        if done + PRUNED < rounds:
+            found = _pruned(found, learner.transform(signals), signals)
+    return found
+
+
+def _pruned(found: np.ndarray, codes: np.ndarray, signals: np.ndarray) -> np.ndarray:
+    alike = np.triu(np.abs(found @ found.T), 1).max(0) > ALIKE  # to an earlier atom, which stays
+    used = (codes != 0).sum(0)
+    bad = np.flatnonzero(alike | (used < RARE * used.mean()))
+    worst = np.argsort(-np.linalg.norm(signals - codes @ found, axis=1), kind="stable")[: len(bad)]
+    replaced = found.copy()
+    replaced[bad[: len(worst)]] = _unit(signals[worst])
+    return replaced
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ class BreastCancer(LinearFamily):
         if self.patients == self.n * self.N:
             return None
         held = (torch.arange(self.n * self.N) < self.patients).reshape(self.N, self.n).T
-        return held[list(nodes)] * (self.n * self.N / self.patients)
+        return held[list(nodes)].double() * (self.n * self.N / self.patients)
 
     def fill(self, A: Tensor, b: Tensor, seed: int, nodes: Sequence[int]) -> None:
         X, y = breast_cancer()
