@@ -34,9 +34,9 @@ class Block(nn.Module):
             nn.Conv2d(inside, out, 3, stride, 1, bias=False), normalised(out, norm), nn.ReLU(),
             nn.Conv2d(out, out, 3, 1, 1, bias=False), normalised(out, norm),
         )  # fmt: skip
-        same = stride == 1 and inside == out
-        shortcut = (nn.Conv2d(inside, out, 1, stride, bias=False), normalised(out, norm))
-        self.shortcut = nn.Identity() if same else nn.Sequential(*shortcut)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or inside != out:
+            self.shortcut = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), normalised(out, norm))
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.body(x) + self.shortcut(x)).relu()

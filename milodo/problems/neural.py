@@ -287,7 +287,7 @@ class Neural(Problem):
     def _parameters(self, x: Tensor) -> dict[str, Tensor]:
         """Views of flat vectors [..., d]; split, because the gradient of one split is one concatenation."""
         parts = zip(self.shapes.items(), x.split(self.sizes, dim=-1), strict=True)
-        return {name: part.reshape(*x.shape[:-1], *shape) for (name, shape), part in parts}
+        return {name: part.reshape((*x.shape[:-1], *shape)) for (name, shape), part in parts}
 
     def _pieces(self, limit: int | None) -> Iterator[tuple[slice, Tensor, float]]:
         """Which models look at which rows together [models, samples], and what fraction of a model's samples these are."""

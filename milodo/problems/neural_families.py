@@ -132,7 +132,7 @@ class MLPFamily(NeuralFamily):
         return datasets.mnist(part)
 
     def prepared(self, images: np.ndarray) -> Tensor:
-        return torch.from_numpy(images).float().div_(255).sub_(MNIST_MEAN).div_(MNIST_STD)
+        return torch.from_numpy(images.astype(np.float32)).div_(255).sub_(MNIST_MEAN).div_(MNIST_STD)
 
     def module(self) -> nn.Module:
         return mlp(self.pixels, 16, 16, 10)
@@ -156,7 +156,7 @@ class ResNetFamily(NeuralFamily):
 
     def prepared(self, images: np.ndarray) -> Tensor:
         mean, std = (torch.tensor(value).reshape(3, 1, 1) for value in (CIFAR_MEAN, CIFAR_STD))
-        return torch.from_numpy(images).float().div_(255).sub_(mean).div_(std)
+        return torch.from_numpy(images.astype(np.float32)).div_(255).sub_(mean).div_(std)
 
     def module(self) -> nn.Module:
         return ResNet(self.norm)
@@ -179,7 +179,7 @@ class DigitsMLPFamily(NeuralFamily):
         return datasets.digits(part)
 
     def prepared(self, images: np.ndarray) -> Tensor:
-        return torch.from_numpy(images).float()
+        return torch.from_numpy(images.astype(np.float32))
 
     def module(self) -> nn.Module:
         return mlp(self.pixels, 16, 16, 10)
