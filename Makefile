@@ -27,7 +27,7 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/choices.py
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/degraded.py
-	$(BIN)/python benchmarks/training.py --compile
+	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/learned.py transfer
 	$(BIN)/python benchmarks/learned.py long
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 def medians(
-    tasks: Mapping[str, Callable[[], object]],
+    tasks: Mapping[Name, Callable[[], object]],
     *,
     repeats: int,
     inner: int = 1,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
+) -> dict[Name, float]:
     """Median seconds of one call of each task, by the clock; the tasks take turns."""
     for task in tasks.values():
         task()
-    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    seconds: dict[Name, list[float]] = {name: [] for name in tasks}
     for _ in range(repeats):
         for name, task in tasks.items():
             start = clock()

@@ -66,7 +66,7 @@ def _compile(cc: str, target: Path) -> None:
 
 def _fingerprint(cc: str) -> str:
     """Of everything the machine code depends on; a home directory may be shared by machines that differ."""
-    version = subprocess.run([cc, "--version"], capture_output=True, timeout=PATIENCE, check=False).stdout
+    version = subprocess.run([cc, "-v"], capture_output=True, timeout=PATIENCE, check=False).stderr
     parts = (SOURCE.read_bytes(), cc.encode(), version, repr((FLAGS, FOR_THIS_MACHINE)).encode(), _processor())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
