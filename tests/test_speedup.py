@@ -11,7 +11,7 @@ import pytest
 
 from milodo.bench import speedup
 from milodo.bench.records import Record
-from milodo.bench.speedup import AXES, cost_to_reach, group, quantile, speedup_table
+from milodo.bench.speedup import AXES, cost_to_reach, group, measured_from_end, quantile, speedup_table
 from milodo.errors import InvalidInput
 from milodo.status import Status
 
@@ -230,3 +230,16 @@ def test_quantile_knows_infinity():
 def test_a_slip_is_answered_with_the_nearest_name(call):
     with pytest.raises(InvalidInput, match="Did you mean"):
         call()
+
+
+def test_without_an_optimum_the_baselines_last_loss_is_to_be_reached():
+    """Losses that fall as 10^(-rate k): who falls twice as fast is, after half of the iterations, where the baseline ends."""
+    ks = list(range(101))
+    rates = {"slow": 0.01, "fast": 0.02, "stuck": 0.001}
+    records = [record for method, rate in rates.items() for record in geometric(method, 0, rate, ks=ks)]
+    unknown = [replace(record, gap=math.nan) for record in records]
+    assert all(found.instances == 0 for found in speedup_table(unknown, [0.0], "slow"))
+    rows = {r.method: r for r in speedup_table(measured_from_end(unknown, "slow"), [0.0], "slow") if r.axis == "k"}
+    assert rows["slow"].median == 100 and rows["slow"].ratio == 1
+    assert rows["fast"].median == pytest.approx(50) and rows["fast"].ratio == pytest.approx(2)
+    assert rows["stuck"].reached == 0 and rows["stuck"].ratio_most <= 1

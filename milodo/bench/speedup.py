@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,12 @@ def speedup_table(records: Iterable[Record], gaps: Sequence[float], baseline: st
                 base = {i: _Cost.of(rows_i, gap, axis) for i, rows_i in runs.get(baseline or "", {}).items() if i in costs}
                 rows.append(_row(method, gap, axis, costs, base))
     return rows
+
+
+def measured_from_end(records: Sequence[Record], baseline: str) -> list[Record]:
+    """Where no optimum is known: the gap is to the loss at which the baseline ended on the same instance, to be brought to 0."""
+    ends = {instance: rows[-1].loss for instance, rows in group(records).get(baseline, {}).items()}
+    return [replace(record, gap=record.loss - ends.get(record.instance, math.nan)) for record in records]
 
 
 def metrics_of(runs: Runs) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
+from milodo.bench.run_file import LOSS
 from milodo.report.run import Run
 from milodo.topology import EXACT, WEIGHTS, Mixing, Topology, weights
 from milodo.words import amount, brief
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 def race_tables(folder: Path) -> list[Table]:
     """What each gap costs, in iterations and in bytes, and how many times less than the baseline that is."""
     run = Run(folder)
-    tables = [_costs(run, *axis) for axis in COSTS] if run.certified else [_ends(run)]
+    compares = run.certified or run.by_loss
+    tables = [_costs(run, *axis) for axis in COSTS] if compares else []
+    tables += [] if run.certified else [_ends(run)]
     where = run.file.topology.name or "an unknown graph"
     on = f"{run.file.problem or run.name} on {where}, {run.instances} unseen instances"
-    compared = f"; 2x means half of what {run.labels[run.baseline]} needs" if run.baseline and run.certified else ""
+    compared = f"; 2x means half of what {run.labels[run.baseline]} needs" if run.baseline and compares else ""
     tables[-1].caption = escape(on + compared)
     return tables
 
@@ -36,10 +39,11 @@ COSTS = (("k", "iterations"), ("bytes", "bytes, sent by all nodes"))
 
 def _costs(run: Run, axis: str, unit: str) -> Table:
     rows = {(row.method, row.gap): row for row in run.speedups if row.axis == axis}
-    table = Table(title=f"Median {unit}, to a gap of ...", title_justify="left")
+    to = run.to_reach(0) if run.by_loss else "a gap of ..."
+    table = Table(title=escape(f"Median {unit}, to {to}"), title_justify="left")
     table.add_column("method")
     for gap in run.gaps:
-        table.add_column(f"{gap:g}", justify="right")
+        table.add_column("" if run.by_loss else f"{gap:g}", justify="right")
     for method, label in ({key: about.label or key for key, about in run.file.methods.items()} | run.labels).items():
         table.add_row(escape(label), *(_cell(rows.get((method, gap))) for gap in run.gaps))
     return table
@@ -85,6 +89,8 @@ def _cost(tuning: TuningFacts) -> str:
     """Of the best candidate, to the target."""
     if tuning.score is None:
         return "every candidate diverged"
+    if tuning.cost == LOSS:
+        return f"loss {tuning.score:.4g}"
     if not tuning.reached:
         return "not reached" if tuning.iterations is None else f"not within {tuning.iterations:,} iterations"
     return f"{tuning.score:,.0f} {escape(tuning.cost)}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from milodo.bench.records import Record, read_records
 from milodo.bench.run_file import NAME, MethodFacts, RunFile
-from milodo.bench.speedup import AXES, Runs, Speedup, curves, group, metrics_of, quantile, speedup_table
+from milodo.bench.speedup import AXES, Runs, Speedup, curves, group, measured_from_end, metrics_of, quantile, speedup_table
 from milodo.errors import InvalidInput, quoted
 from milodo.files import is_folder
 from milodo.status import Status
@@ -213,7 +213,17 @@ class Run:
 
     @cached_property
     def gaps(self) -> list[float]:
-        return sorted(set(self.file.gaps), reverse=True)
+        """That the speed-up table asks for; without an optimum only 0, counted from the loss at which the baseline ended."""
+        return [0.0] if self.by_loss else sorted(set(self.file.gaps), reverse=True)
+
+    @cached_property
+    def by_loss(self) -> bool:
+        """Whether speed-ups are to the loss at which the baseline ended, because no optimum is known."""
+        return not self.certified and self.baseline is not None and len(self.methods) > 1 and self.moved
+
+    def to_reach(self, gap: float) -> str:
+        """The head of a column."""
+        return f"the loss at which {self.labels[self.baseline]} ended" if self.by_loss and self.baseline else f"a gap of {gap:g}"
 
     @cached_property
     def baseline(self) -> str | None:
@@ -222,6 +232,8 @@ class Run:
     @cached_property
     def speedups(self) -> list[Speedup]:
         rows = speedup_table(self.records, self.gaps, self.baseline) if self.certified else []
+        if self.by_loss and self.baseline:
+            rows = speedup_table(measured_from_end(self.records, self.baseline), self.gaps, self.baseline)
         return sorted(rows, key=lambda row: self.methods.index(row.method))
 
     @cached_property

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from milodo import words as everywhere
-from milodo.bench.run_file import TrialFacts, TuningFacts
+from milodo.bench.run_file import LOSS, TrialFacts, TuningFacts
 from milodo.report import words
 from milodo.report.run import Run
 
@@ -43,12 +43,14 @@ def _search(tuning: TuningFacts, elsewhere: bool) -> str:
     chosen = tuning.instances is not None and f"chosen on {tuning.instances} {'other ' if elsewhere else ''}instances"
     by = tuning.target is not None and f"by the fewest {tuning.cost} to a gap of {words.number(tuning.target)}"
     within = tuning.iterations is not None and f"within {tuning.iterations:,} iterations"
+    if tuning.cost == LOSS:
+        by, within = "by the lowest mean loss of the average model", within and within.replace("within", "after")
     return " ".join(said for said in (chosen, by, within) if said)
 
 
 def _notes(tuning: TuningFacts) -> list[str]:
     candidates = "" if tuning.candidates is None else f"from {tuning.candidates} candidates"
-    missed = "none reached the target, so the smallest gap decided" if tuning.reached is False else ""
+    missed = "none reached the target, so the smallest gap decided" if tuning.reached is False and tuning.cost != LOSS else ""
     return [candidates, missed, "taken from an earlier run" if tuning.cached else ""]
 
 
@@ -61,20 +63,21 @@ def grids(run: Run) -> list[dict[str, Any]]:
         names = list(dict.fromkeys(name for trial in tuning.grid for name in trial.parameters))
         longest = max((t.score for t in tuning.grid if t.score is not None and not t.diverged), default=0) or 1
         best = next((trial for trial in tuning.grid if trial.parameters == tuning.best), None)
-        rows = []
+        rows, missed = [], "finite" if tuning.cost == LOSS else "not reached"
         for trial in sorted(tuning.grid, key=_order):
             known = None if trial.diverged else trial.score
             rows.append(
                 {
                     "values": [words.value(trial.parameters.get(name)) for name in names],
                     "chosen": trial is best,  # a refinement may have tried it twice
-                    "outcome": "diverged" if trial.diverged else "reached" if trial.reached else "not reached",
+                    "outcome": "diverged" if trial.diverged else "reached" if trial.reached else missed,
                     "score": words.number(trial.score, 4) if trial.score is not None else "–",
                     "share": 0 if known is None else round(100 * max(known, 0) / longest, 1),
                     "gap": words.number(trial.gap, 2) if trial.gap is not None else "–",
                 }
             )
-        grids.append({"label": run.labels.get(method, method), "names": names, "rows": rows, "cost": tuning.cost})
+        found = {"label": run.labels.get(method, method), "names": names, "rows": rows}
+        grids.append({**found, "cost": tuning.cost, "by_loss": tuning.cost == LOSS})
     return grids
 
 

@@ -113,7 +113,7 @@ def summary(run: Run) -> str:
     if gap is None:  # none of those asked for was reached
         return _where_it_ended(run)
     first, *others = [part for axis in ("k", "bytes") if axis in [a.key for a in run.axes] and (part := _winner(run, gap, axis))]
-    text = f"{first[0]} reaches a gap of {number(gap)} in {first[1]}"
+    text = f"{first[0]} reaches {run.to_reach(gap) if run.by_loss else f'a gap of {number(gap)}'} in {first[1]}"
     if others and others[0][0] == first[0]:
         text += f", and sends the least to get there: {others[0][1]}"
     elif others:

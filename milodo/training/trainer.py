@@ -251,7 +251,8 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self) -> list[float]:
-        """Runs on held-out instances; keeps the weights if they are the best so far; returns the mean loss of every iteration."""
+        """Runs on held-out instances; keeps the weights if they are the best so far; returns the mean loss of every iteration,
+        where that is asked for."""
         here, iterations = self.position, self.table.validation_iterations
         if self.optimizer.longest is not None:
             iterations = min(iterations, self.optimizer.longest)
@@ -262,7 +263,8 @@ class Trainer:
             losses, x = [], problem.start()
             for k, state in enumerate(islice(iterate(self.optimizer, problem, self.net), 1, iterations + 1), 2):
                 x = state.x
-                losses.append(problem.at_step(k).objective(mean_point(x, OBSERVER), OBSERVER))
+                if self.table.optimizer.from_scratch:  # whose stages end by these
+                    losses.append(problem.at_step(k).objective(mean_point(x, OBSERVER), OBSERVER))
             best = torch.zeros(len(seeds), dtype=torch.float64) if best is None else best
             gap = problem.objective(mean_point(x, OBSERVER), OBSERVER).double() - best
             floor = torch.finfo(DTYPE).eps * (1 + best.abs())
