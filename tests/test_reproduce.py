@@ -26,12 +26,13 @@ from milodo.report.verdict import Finding, Level, Verdict, consensus_over, judge
 from milodo.reproduce import Reproducer
 from milodo.status import Status
 
+PG_EXTRA = '{ name = "pg-extra", iterations = 60 }'
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 TINY = """
 title = "Tiny"
 methods = [
     { name = "prox-ed", use = "published", parameters = { gamma = 0.02 } }, { name = "prox-ed" },
-    { name = "pg-extra" },
+    { name = "pg-extra", iterations = 60 },
 ]
 
 [problem]
@@ -137,6 +138,7 @@ def test_panels_and_sizes_change_what_they_name_and_nothing_else(tiny):
     assert (large.experiment.problem.d, larger.experiment.problem.d) == (6, 7)
     assert large.experiment.run.iterations == 90 and large.experiment.run.instances == 2
     assert large.experiment.methods[0].parameters == {"gamma": 0.03}
+    assert ring.experiment.methods[2].iterations == 60 and large.experiment.methods[2].iterations is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_mistakes_get_a_sentence(tiny, change, says):
 
 
 def test_published_numbers_of_another_size_are_held_and_the_rest_is_tuned(tiny):
-    text = TINY.replace('{ name = "pg-extra" }', '{ name = "dapg", use = "published", parameters = { eta = 0.02 } }')
+    text = TINY.replace(PG_EXTRA, '{ name = "dapg", use = "published", parameters = { eta = 0.02 } }')
     tiny.write_text(text.partition("[[reproduction.panels]]")[0])
     experiment = load_experiment(tiny)
     planner = Planner(experiment, experiment.network.network(seed=0), lambda *_: None)
@@ -221,9 +223,7 @@ def test_a_reproduction_runs_resumes_and_draws(tiny, capsys, undrawn):
 
 
 def test_missing_weights_are_said_before_anything_runs(tiny, capsys):
-    tiny.write_text(
-        TINY.replace('{ name = "pg-extra" }', '{ name = "pg-extra" }, { name = "milodo", weights = "milodo-nowhere" }')
-    )
+    tiny.write_text(TINY.replace(PG_EXTRA, PG_EXTRA + ', { name = "milodo", weights = "milodo-nowhere" }'))
     assert command("reproduce", tiny, "--out", "out") == 2
     assert "unknown optimizer 'milodo-nowhere'" in capsys.readouterr().err and not Path("out").exists()
 
@@ -237,7 +237,7 @@ def test_optimizers_are_trained_first_if_asked_to(tiny, monkeypatch, undrawn):
         "[[training.stages]]\nK_T = 2\nK = 2\nepochs = 1\nlr = 1e-3\nbatch = 2\n"
     )
     text = TINY.partition("[[reproduction.panels]]")[0]
-    tiny.write_text(text.replace('{ name = "pg-extra" }', '{ name = "pg-extra" }, { name = "lpg-extra", weights = "lpg" }'))
+    tiny.write_text(text.replace(PG_EXTRA, PG_EXTRA + ', { name = "lpg-extra", weights = "lpg" }'))
     monkeypatch.setattr("milodo.reproduce.load_experiment", lambda name: load_experiment(training))
     assert command("reproduce", tiny, "--train") == 0
     out = Path("runs/tiny-trained")

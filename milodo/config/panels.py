@@ -50,6 +50,7 @@ class ChangeTable(Table):
     problem: Content = Field(default_factory=dict)
     network: Content = Field(default_factory=dict)
     run: Content = Field(default_factory=dict)
+    """Other iterations are for all methods, also for those that had fewer."""
     tuning: Content = Field(default_factory=dict)
     report: Content = Field(default_factory=dict)
     expect: Content = Field(default_factory=dict)
@@ -126,6 +127,8 @@ def _changed(content: Content, change: ChangeTable) -> Content:
     methods = content.get("methods")
     if not isinstance(methods, list):  # what is no list of methods is refused where the experiment is read
         return {**content, **tables}
+    if "iterations" in change.run:
+        methods = [_without_iterations(method) for method in methods]
     for method in change.methods:
         at = [k for k, other in enumerate(methods) if _key(other) == _key(method)]
         methods = [_merged(other, method) if k in at else other for k, other in enumerate(methods)] + ([] if at else [method])
@@ -140,6 +143,10 @@ def _merged(base: Any, change: Content) -> Any:
         return base
     inside = {key: _merged(base[key], value) for key, value in change.items() if isinstance(value, dict) and key in base}
     return {**base, **change, **inside}
+
+
+def _without_iterations(method: Any) -> Any:
+    return {key: value for key, value in method.items() if key != "iterations"} if isinstance(method, dict) else method
 
 
 def _key(method: Any) -> str:

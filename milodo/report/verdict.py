@@ -93,6 +93,12 @@ class Ratio:
     def at_least(self, claimed: float) -> Level:
         return Level.HOLDS if self.least >= claimed else Level.FAILS if self.most < claimed else Level.UNDECIDED
 
+    def words(self, fewer: str, more: str) -> str:
+        """3.2× fewer iterations, 25× more iterations."""
+        if 0 < self.least == self.most < 1:
+            return f"{times(1 / self.least)} {more}"
+        return f"{self} {fewer}" if str(self) != "unknown" else f"an unknown number of times {fewer}"
+
     def __str__(self) -> str:
         if self.least == self.most and math.isfinite(self.least):
             return times(self.least)
@@ -183,8 +189,11 @@ def _compared(
     level = levels[0]
     if len(levels) == 2 and levels[0] is Level.HOLDS and levels[1] is not Level.HOLDS:
         level = Level.UNTUNED_ONLY
+    more = {"fewer iterations": "more iterations", "less time": "more time"}[fewer]
     label, others = run.labels[expect.method], {base: run.labels[base] for base in ratios}
-    than = join([f"{each} {fewer} than {others[base]}" + (" tuned" if base == tuned else "") for base, each in ratios.items()])
+    than = join(
+        [f"{each.words(fewer, more)} than {others[base]}" + (" tuned" if base == tuned else "") for base, each in ratios.items()]
+    )
     short = ", ".join(
         f"{word}{each} {'tuned' if base == tuned else base.split('(')[-1].rstrip(')')}" for base, each in ratios.items()
     )
