@@ -24,6 +24,8 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/edges.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/neural.py gradient
+	$(BIN)/python benchmarks/neural.py memory
 	$(BIN)/python benchmarks/choices.py
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/degraded.py
