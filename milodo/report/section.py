@@ -37,7 +37,7 @@ def section(about: Reproduction, runs: Mapping[str, Run], found: Verdict, *, com
             "",
             *_tables(run, panel.expect),
         ]
-    lines += ["", f"![Gap and consensus error of all methods against iterations, {about.name}]({figure})", ""]
+    lines += ["", f"![{about.name}: every method against iterations]({figure})", ""]
     return "\n".join(lines)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from milodo.bench.records import Record
-from milodo.bench.speedup import Speedup, quantile, speedup_table
+from milodo.bench.speedup import Speedup, measured_from_end, quantile, speedup_table
 from milodo.config.panels import ExpectTable
 from milodo.report.run import AXIS, Run
 from milodo.report.words import amount, join, number, times
@@ -95,8 +95,8 @@ class Ratio:
 
     def words(self, fewer: str, more: str) -> str:
         """3.2× fewer iterations, 25× more iterations."""
-        if 0 < self.least == self.most < 1:
-            return f"{times(1 / self.least)} {more}"
+        if 0 < self.most < 1:
+            return f"{'' if self.least == self.most else '> '}{times(1 / self.most)} {more}"
         return f"{self} {fewer}" if str(self) != "unknown" else f"an unknown number of times {fewer}"
 
     def __str__(self) -> str:
@@ -111,8 +111,7 @@ def speedup_over(run: Run, method: str, base: str, gap: float | None, axis: str 
     """Median over instances; without a gap, to the loss at which the baseline ended."""
     records = [record for record in run.records if record.method in (method, base)]
     if gap is None:
-        ends = {instance: rows[-1].loss for instance, rows in run.runs[base].items()}
-        records = [replace(record, gap=record.loss - ends.get(record.instance, math.nan)) for record in records]
+        records = measured_from_end(records, base)
     rows = speedup_table(records, [gap or 0.0], base)
     row = next(row for row in rows if (row.method, row.axis) == (method, axis))
     return Ratio(row.ratio_least, row.ratio_most)
