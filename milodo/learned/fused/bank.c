@@ -161,19 +161,31 @@ typedef struct { int64_t start, count; } panel; /* columns of a node, numbered i
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
+/* Asks for the next panel while this one is computed: rows are too many streams for a processor to foresee. */
+static inline __attribute__((always_inline)) void ask(int write, rows of, int64_t count, int64_t node, panel at, int64_t d, int64_t columns)
+{
+    int64_t start = at.start + P, end = smaller(start + P, columns), instance = start / d, first = start % d;
+    if (!of.at) return;
+    for (; start < end; instance++, first = 0) {
+        const float *source = of.at + instance * of.instance + node * of.node + first;
+        int64_t length = smaller(d - first, end - start);
+        for (int64_t r = 0; r < count; r++, source += of.row) {
+            if (write) __builtin_prefetch(source, 1, 2), __builtin_prefetch(source + length - 1, 1, 2);
+            else __builtin_prefetch(source, 0, 2), __builtin_prefetch(source + length - 1, 0, 2);
+        }
+        start += length;
+    }
+}
+
 /* Rows of a panel between memory and [count][P]; the columns of a last, shorter panel are filled with zeros. */
-static void fetch(vec *to, rows from, int64_t count, int64_t node, panel at, int64_t d)
+static void fetch(vec *to, rows from, int64_t count, int64_t node, panel at, int64_t d, int64_t columns)
 {
     int64_t instance = at.start / d, first = at.start % d;
     if (!from.at) {
         memset(to, 0, count * P * sizeof(float));
     } else if (at.count == P && first + P <= d) {
         const float *source = from.at + instance * from.instance + node * from.node + first;
-        for (int64_t r = 0; r < count; r++) {
-            memcpy(to + r * L, source + r * from.row, P * sizeof(float));
-            __builtin_prefetch(source + r * from.row + P + 15, 0, 2); /* of the next panel; rows are too many to be foreseen */
-            __builtin_prefetch(source + r * from.row + 2 * P - 1, 0, 2);
-        }
+        for (int64_t r = 0; r < count; r++) memcpy(to + r * L, source + r * from.row, P * sizeof(float));
     } else {
         if (at.count < P) memset(to, 0, count * P * sizeof(float));
         for (int64_t done = 0; done < at.count; instance++, first = 0) {
@@ -184,19 +196,16 @@ static void fetch(vec *to, rows from, int64_t count, int64_t node, panel at, int
             done += length;
         }
     }
+    ask(0, from, count, node, at, d, columns);
 }
 
-static void put(rows to, const vec *from, int64_t count, int64_t node, panel at, int64_t d)
+static void put(rows to, const vec *from, int64_t count, int64_t node, panel at, int64_t d, int64_t columns)
 {
     int64_t instance = at.start / d, first = at.start % d;
     if (!to.at) return;
     if (at.count == P && first + P <= d) {
         float *target = to.at + instance * to.instance + node * to.node + first;
-        for (int64_t r = 0; r < count; r++) {
-            memcpy(target + r * to.row, from + r * L, P * sizeof(float));
-            __builtin_prefetch(target + r * to.row + P + 15, 1, 2);
-            __builtin_prefetch(target + r * to.row + 2 * P - 1, 1, 2);
-        }
+        for (int64_t r = 0; r < count; r++) memcpy(target + r * to.row, from + r * L, P * sizeof(float));
     } else {
         for (int64_t done = 0; done < at.count; instance++, first = 0) {
             float *target = to.at + instance * to.instance + node * to.node + first;
@@ -206,6 +215,7 @@ static void put(rows to, const vec *from, int64_t count, int64_t node, panel at,
             done += length;
         }
     }
+    ask(1, to, count, node, at, d, columns);
 }
 
 /* ---- one unit of work ------------------------------------------------------------------------------------------------------ */
@@ -330,29 +340,30 @@ static inline __attribute__((always_inline)) void behind(room *s)
 
 static void forward_panel(room *s, const call *a, int64_t node, panel at)
 {
-    fetch(s->x, a->v, a->inputs, node, at, a->d);
-    fetch(s->x + a->inputs * L, a->h, s->H, node, at, a->d);
-    fetch(s->c, a->c, s->H, node, at, a->d);
+    int64_t columns = a->instances * a->d;
+    fetch(s->x, a->v, a->inputs, node, at, a->d, columns);
+    fetch(s->x + a->inputs * L, a->h, s->H, node, at, a->d, columns);
+    fetch(s->c, a->c, s->H, node, at, a->d, columns);
     cells(s, 0);
     behind(s);
     layer(s->out, s->second, s->inner, s->O4 / 4, s->H + 1, 0);
-    put(a->o, s->out, a->outputs, node, at, a->d);
-    put(a->h_next, s->h, s->H, node, at, a->d);
-    put(a->c_next, s->c_next, s->H, node, at, a->d);
+    put(a->o, s->out, a->outputs, node, at, a->d, columns);
+    put(a->h_next, s->h, s->H, node, at, a->d, columns);
+    put(a->c_next, s->c_next, s->H, node, at, a->d, columns);
 }
 
 /* dw: [4H][wide_x], then [H4][wide_h], then [O4][wide_h] */
 static void backward_panel(room *s, const call *a, int64_t node, panel at, float *dw)
 {
-    int64_t H = s->H, in = a->inputs;
-    fetch(s->x, a->v, in, node, at, a->d);
-    fetch(s->x + in * L, a->h, H, node, at, a->d);
-    fetch(s->c, a->c, H, node, at, a->d);
-    fetch(s->d_h, a->h_next, H, node, at, a->d);
-    fetch(s->d_c, a->c_next, H, node, at, a->d);
+    int64_t H = s->H, in = a->inputs, columns = a->instances * a->d;
+    fetch(s->x, a->v, in, node, at, a->d, columns);
+    fetch(s->x + in * L, a->h, H, node, at, a->d, columns);
+    fetch(s->c, a->c, H, node, at, a->d, columns);
+    fetch(s->d_h, a->h_next, H, node, at, a->d, columns);
+    fetch(s->d_c, a->c_next, H, node, at, a->d, columns);
     cells(s, 1);
     if (a->o.at) {
-        fetch(s->d_out, a->o, a->outputs, node, at, a->d);
+        fetch(s->d_out, a->o, a->outputs, node, at, a->d, columns);
         behind(s);
         layer(s->d_inner, s->second_t, s->d_out, s->H4 / 4, s->O4, 0);
         for (int64_t k = 0; k < H * L; k++) s->d_inner[k] = (vec)((ivec)s->d_inner[k] & (s->inner[k] > 0));
@@ -374,12 +385,12 @@ static void backward_panel(room *s, const call *a, int64_t node, panel at, float
             d[3 * L] = dh * t * (o * (1 - o));
             s->d_c[j * L + l] = dc * f;
         }
-    put(a->dc, s->d_c, H, node, at, a->d);
+    put(a->dc, s->d_c, H, node, at, a->d, columns);
     if (a->dv.at || a->dh.at) {
         int64_t first = a->dv.at ? 0 : in / 4, end = a->dh.at ? up(in + H, 4) / 4 : up(in, 4) / 4;
         layer(s->d_x + first * 4 * L, s->gates_t + first * 16 * H, s->act, end - first, 4 * H, 0);
-        put(a->dv, s->d_x, in, node, at, a->d);
-        put(a->dh, s->d_x + in * L, H, node, at, a->d);
+        put(a->dv, s->d_x, in, node, at, a->d, columns);
+        put(a->dh, s->d_x + in * L, H, node, at, a->d, columns);
     }
     if (dw) {
         for (int64_t k = 0; k < s->K; k += P) turn(s->turned + k * P, s->x + k * L, smaller(P, s->K - k));
