@@ -349,6 +349,14 @@ def test_time_is_compared_where_it_is_what_counts(tmp_path):
     assert (in_time, in_steps) == (Level.FAILS, Level.HOLDS)
 
 
+def test_the_time_of_an_iteration_is_compared(tmp_path):
+    run = made_up(tmp_path, RACE)
+    run.records = [row if row.method != "milodo" else replace(row, seconds=1.2 * row.seconds) for row in run.records]
+    for most, level in ((0.25, Level.HOLDS), (0.184, Level.FAILS)):
+        (finding,) = judged(run, ExpectTable(overhead=most))
+        assert finding.level is level and "+20%" in finding.said
+
+
 def test_who_must_converge_and_who_must_not(tmp_path):
     run = made_up(tmp_path, RACE)
     for gap, level in ((1e-15, Level.HOLDS), (1e-30, Level.FAILS)):

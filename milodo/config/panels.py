@@ -28,6 +28,8 @@ class ExpectTable(Table):
     """`method` needs so many times less than `over`, at least."""
     consensus: Positive | None = None
     """So many times fewer iterations to the smallest consensus error that both reach."""
+    overhead: Positive | None = None
+    """An iteration of `method` takes at most so much more time than one of `over`: 0.2 is 20 %."""
     converge: list[str] = Field(default_factory=list)
     """Methods that end at the gap, or below, on every instance."""
     fail: list[str] = Field(default_factory=list)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from milodo.bench.speedup import Speedup, speedup_table
+from milodo.bench.speedup import Speedup
 from milodo.config.panels import ExpectTable
 from milodo.config.reproduction import Reproduction
 from milodo.report.run import Run
-from milodo.report.verdict import BASELINES, Verdict, baselines, speedup_over, strongest
+from milodo.report.verdict import BASELINES, Verdict, baselines, seconds_of_iteration, speedup_over, strongest
 from milodo.report.words import cost_cell, number
 from milodo.words import amount, brief
 
@@ -69,12 +69,12 @@ def _tables(run: Run, expect: ExpectTable) -> Iterator[str]:
     heads = ["method", "parameters", *(f"to {number(gap)}" for gap in gaps), *(["ms an iteration"] if timed else [])]
     yield from _head(heads, 2)
     for method in run.methods:
-        cells = [_cost(rows[method, gap]) for gap in gaps] + ([f"{1e3 * _seconds(run, method):.3g}"] if timed else [])
+        cells = [_cost(rows[method, gap]) for gap in gaps] + ([f"{1e3 * seconds_of_iteration(run, method):.3g}"] if timed else [])
         yield _line([run.labels[method], _parameters(run, method), *cells])
     yield ""
     yield "Iterations, median (quartiles)." + (" The time of an iteration is that of one instance." if timed else "")
     if timed:
-        yield from _overhead(run, expect)
+        yield from _seconds(run)
     if expect.method in run.runs and expect.speedup is not None:
         yield ""
         yield from _speedups(run, expect)
@@ -108,18 +108,12 @@ def _speedups(run: Run, expect: ExpectTable) -> Iterator[str]:
         yield _line([number(gap), *ratios])
 
 
-def _overhead(run: Run, expect: ExpectTable) -> Iterator[str]:
-    base = next((base for base in baselines(run, expect.over) if base is not None), None)
-    if base is None or expect.method not in run.runs:
-        return
-    more = _seconds(run, expect.method) / _seconds(run, base) - 1
-    seconds = {(r.method, r.gap): r for r in speedup_table(run.records, run.gaps, None) if r.axis == "seconds"}
-    yield ""
-    yield f"An iteration of {run.labels[expect.method]} takes {more:+.1%} the time of one of {run.labels[base]}."
+def _seconds(run: Run) -> Iterator[str]:
+    rows = {(row.method, row.gap): row for row in run.speedups if row.axis == "seconds"}
     yield ""
     yield from _head(["seconds, in all", *(f"to {number(gap)}" for gap in run.gaps)], 1)
     for method in run.methods:
-        yield _line([run.labels[method], *(_cost(seconds[method, gap]) for gap in run.gaps)])
+        yield _line([run.labels[method], *(_cost(rows[method, gap]) for gap in run.gaps)])
 
 
 def _steps(run: Run) -> Iterator[str]:
@@ -129,12 +123,6 @@ def _steps(run: Run) -> Iterator[str]:
         if (other := f"{method} (published)") in run.runs:
             ratios = [str(speedup_over(run, method, other, gap)) for gap in run.gaps]
             yield _line([run.labels[method], _parameters(run, other), _parameters(run, method), "", *ratios])
-
-
-def _seconds(run: Run, method: str) -> float:
-    """Of one iteration, the median over instances."""
-    each = sorted(rows[-1].seconds / max(rows[-1].k, 1) for rows in run.runs[method].values())
-    return each[len(each) // 2]
 
 
 def _parameters(run: Run, method: str) -> str:

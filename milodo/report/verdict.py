@@ -75,6 +75,8 @@ def judged(run: Run, expect: ExpectTable) -> list[Finding]:
         found.append(_speedup(run, expect, expect.speedup))
     if expect.consensus is not None:
         found.append(_consensus(run, expect, expect.consensus))
+    if expect.overhead is not None:
+        found.append(_overhead(run, expect, expect.overhead))
     if expect.gap is not None:
         found += [_converges(run, method, expect.gap) for method in expect.converge]
         found += [_fails(run, method, expect.gap) for method in expect.fail]
@@ -197,6 +199,29 @@ def _compared(
         f"{word}{each} {'tuned' if base == tuned else base.split('(')[-1].rstrip(')')}" for base, each in ratios.items()
     )
     return Finding(level, short, f"{label} needs {than} {what}; claimed {times(claimed)}")
+
+
+def seconds_of_iteration(run: Run, method: str) -> float:
+    """The median over instances."""
+    return quantile((rows[-1].seconds / max(rows[-1].k, 1) for rows in run.runs[method].values()), 0.5)
+
+
+def overhead(run: Run, method: str, over: str) -> float | None:
+    """By how much an iteration takes longer, as a fraction; None where nothing was measured."""
+    base = next((base for base in baselines(run, over) if base is not None), None)
+    if base is None or method not in run.runs or not (seconds := seconds_of_iteration(run, base)) > 0:
+        return None
+    return seconds_of_iteration(run, method) / seconds - 1
+
+
+def _overhead(run: Run, expect: ExpectTable, claimed: float) -> Finding:
+    found = overhead(run, expect.method, expect.over)
+    if found is None:
+        return _missing(expect.method)
+    said = (
+        f"an iteration of {run.labels[expect.method]} takes {found:+.0%} the time of one of {expect.over}; claimed {claimed:+.1%}"
+    )
+    return Finding(Level.HOLDS if found <= claimed else Level.FAILS, f"{found:+.0%} an iteration", said)
 
 
 def _missing(method: str) -> Finding:
