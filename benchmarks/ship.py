@@ -2,10 +2,10 @@
 
     milodo train milodo-lasso-ring10
     python benchmarks/ship.py runs/milodo-lasso-ring10      copies the weights and the card into milodo/pretrained/
-    milodo bench milodo-lasso-ring10
-    python benchmarks/ship.py runs/milodo-lasso-ring10      adds the results, and copies the records into docs/records/
+    milodo reproduce fig-lasso-300
+    python benchmarks/ship.py runs/milodo-lasso-ring10 runs/fig-lasso-300      adds what that race measured
 
-Results are read from the run's records; a race that was run with other weights is refused.
+Results are read from the race's records; a race that was run with other weights is refused.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from _measure import verdict
-
 from milodo.bench.records import read_records
-from milodo.bench.run_file import Provenance, RunFile
+from milodo.bench.run_file import RunFile
 from milodo.bench.speedup import speedup_table
 from milodo.files import read_versioned_json, write_json
-from milodo.learned.checkpoint import PRETRAINED, load_optimizer, read_card
+from milodo.learned.checkpoint import BESIDE, PRETRAINED, load_optimizer, read_card
 
-RECORDS = Path(__file__).resolve().parent.parent / "docs" / "records"
+IN_THE_WHEEL = 1 << 20
+"""Bytes of weights that an installation carries along."""
 
 
 def results(folder: Path, sha256: str) -> dict[str, Any]:
     """Median iterations and quartiles to each gap, and how many times fewer than each other method needs."""
     run, records = RunFile.read(folder), read_records(folder / "records.csv")
-    learned = next(name for name, facts in run.methods.items() if facts.weights)
-    weights, made_with = run.methods[learned].weights, run.provenance.model_dump()
-    if weights is None or weights.sha256 != sha256:
-        sys.exit(f"{folder}: this race was run with other weights. Delete its records.csv, ship the weights, and race again.")
+    own = (name for name, facts in run.methods.items() if facts.weights and facts.weights.sha256 == sha256)
+    made_with = run.provenance.model_dump()
+    if (learned := next(own, None)) is None:
+        sys.exit(f"{folder}: this race was run with other weights. Ship the weights, and race again.")
     said: dict[str, Any] = {
         "command": _without_folder(made_with["command"]),
         "commit": made_with["commit"],
@@ -66,39 +65,27 @@ def _whole(cost: float) -> int | None:
     return round(cost) if math.isfinite(cost) else None
 
 
-def judge(said: dict[str, Any]) -> None:
-    """The goals of milodo-lasso-ring10 against Prox-ED at the paper's step size."""
-    ratios = said["times_fewer_iterations_than"].get("prox-ed (published)", {})
-    for gap, goal in (("0.1", 1.7), ("0.01", 1.7), ("0.001", 1.0)):
-        if gap in ratios:
-            print(f"  {ratios[gap]:.2f}x fewer iterations to {gap} (goal: at least {goal}) {verdict(ratios[gap] >= goal)}")
-
-
 def main() -> None:
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     folder = Path(sys.argv[1])
     trained = next(path for path in folder.glob("*.safetensors") if path.stem != "resume")
     _, card = load_optimizer(trained)
-    shipped = PRETRAINED / trained.name
+    shipped = home_of(trained)
     content = card.model_dump(mode="json")
     content["made_with"]["commit"] = read_versioned_json(folder / "training.json", 1)["commit"]  # of the code that began it
-    if (folder / "records.csv").exists():
-        content["results"] = results(folder, card.weights.sha256)
-        if trained.stem == "milodo-lasso-ring10":
-            judge(content["results"])
-        there = RECORDS / trained.stem
-        there.mkdir(parents=True, exist_ok=True)
-        for name in ("records.csv", "training.csv"):
-            shutil.copyfile(folder / name, there / name)
-        run = RunFile.read(folder)
-        made_with = run.provenance.model_dump()
-        run.provenance = Provenance.model_validate({**made_with, "command": _without_folder(made_with["command"])})
-        run.write(there)
+    if len(sys.argv) == 3:
+        content["results"] = results(Path(sys.argv[2]), card.weights.sha256)
+    shipped.parent.mkdir(exist_ok=True)
     shutil.copyfile(trained, shipped)
     write_json(shipped.with_suffix(".json"), content)
     load_optimizer(shipped)
-    print(f"{shipped.name}: {json.dumps(read_card(shipped).results, indent=2)}")
+    print(f"{shipped}: {json.dumps(read_card(shipped).results, indent=2)}")
+
+
+def home_of(trained: Path) -> Path:
+    """In the package, unless the weights are large: those come with the sources only."""
+    return (PRETRAINED if trained.stat().st_size <= IN_THE_WHEEL else BESIDE) / trained.name
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from milodo.topology import Topology
 
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 """What is shipped with the package."""
+BESIDE = PRETRAINED.parent.parent / "pretrained"
+"""In a source tree: optimizers too large for an installation."""
 LARGEST = 1 << 28
 """Bytes of a weights file that is still read."""
 LARGEST_CARD = 1 << 22
@@ -101,8 +103,9 @@ def save_optimizer(
 
 
 def shipped() -> dict[str, Path]:
-    """Names of the optimizers that come with milodo."""
-    return {path.stem: path for path in sorted(PRETRAINED.glob("*.safetensors"))}
+    """Names of the optimizers that come with milodo, here and in its source tree."""
+    folders = [PRETRAINED, *([BESIDE] if is_file(BESIDE.parent / "pyproject.toml") else [])]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.safetensors"))}
 
 
 def find_optimizer(name: str | Path) -> Path:
