@@ -2,6 +2,7 @@
 
     python benchmarks/learned.py long        100,000 iterations in fp32 and fp64: no divergence, the gap falls or is at the floor
     python benchmarks/learned.py transfer    without retraining to LASSO(10,3000,100,0.1) and to Logistic(10,50,100,0.1)
+    python benchmarks/learned.py shapes      iterations to 1e-2 on LASSO(10,500,N,0.1), against Prox-ED tuned for that N
 
 Names of optimizers, and float32, float64, lasso or logistic behind it restrict it. Gaps are computed in fp64 against a certified
 optimum, on instances no optimizer was trained, validated or tuned on.
@@ -12,17 +13,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from _measure import verdict
 
+from milodo.algorithms import Algorithm, ProxED
+from milodo.bench.tuning import Search, tune
 from milodo.cli.process import keep_freed_memory
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer, shipped
 from milodo.loop import iterate
 from milodo.metrics import consensus_error, judged_point
 from milodo.network import StackedNetwork, StackedObserver
-from milodo.problems import Family, Lasso, Logistic, instance_seeds, optimum
+from milodo.problems import Family, Lasso, Logistic, Problem, instance_seeds, optimum
 
 OBSERVER = StackedObserver()
 LONG = (10, 100, 1_000, 10_000, 30_000, 100_000)
@@ -52,6 +56,11 @@ def gaps(
 
 
 INSTANCES = 32
+OURS = ("milodo-lasso-ring10", "milodo-meta-ring10")
+SHAPES = {5: 12_000, 25: 4_000, 50: 1_000, 100: 400}
+"""N -> iterations that Prox-ED may need."""
+LIMIT = 1.1
+"""Times tuned Prox-ED's iterations that the meta optimizer may need."""
 
 
 def show(k: int, gap: torch.Tensor, consensus: float, since: float) -> None:
@@ -90,16 +99,50 @@ def transfer(names: Sequence[str], chosen: Sequence[str]) -> None:
             print(f"  every instance within {goal:g} of the certified optimum {verdict(bool((gap < goal).all()))}")
 
 
+@torch.no_grad()
+def iterations_to(algorithm: Algorithm, problem: Problem, best: torch.Tensor, gap: float, most: int) -> torch.Tensor:
+    """Of each instance; inf where `most` were not enough."""
+    net, needed = StackedNetwork("ring(10)", "third"), torch.full_like(best, torch.inf)
+    for k, state in enumerate(islice(iterate(algorithm, problem, net), most + 1)):
+        below = problem.objective(judged_point(state.x, problem, OBSERVER), OBSERVER) - best <= gap
+        needed = torch.where(below & needed.isinf(), float(k), needed)
+        if bool(needed.isfinite().all()):
+            break
+    return needed
+
+
+def shapes(name: str = "milodo-meta-ring10", gap: float = 1e-2) -> None:
+    optimizer, _ = load_optimizer(name)
+    for N, most in SHAPES.items():
+        family = Lasso(10, 500, N, 0.1)
+        known, unseen = (family.sample(instance_seeds(use, count)) for use, count in (("tuning", 8), ("test", INSTANCES)))
+        search = Search(instances=8, iterations=most, target=gap, points=9, refinements=3)
+        tuned = tune(ProxED, known, StackedNetwork("ring(10)", "third"), optimum(known).value, search)
+        best = optimum(unseen).value
+        theirs = iterations_to(ProxED(gamma=tuned.best["gamma"]), unseen, best, gap, 2 * most)
+        ours = iterations_to(optimizer, unseen, best, gap, 2 * most)
+        ratio = float(ours.median() / theirs.median())
+        print(f"  N = {N:3d}, iterations to {gap:g}: Prox-ED (gamma = {tuned.best['gamma']:.4g}) {_quartiles(theirs)}, {name} "
+              f"{_quartiles(ours)}: {ratio:.2f}x (goal: at most {LIMIT}) {verdict(ratio <= LIMIT)}", flush=True)  # fmt: skip
+
+
+def _quartiles(needed: torch.Tensor) -> str:
+    low, middle, high = (float(q) for q in torch.quantile(needed, torch.tensor([0.25, 0.5, 0.75], dtype=needed.dtype)))
+    return f"{middle:,.0f} ({low:,.0f} - {high:,.0f})"
+
+
 def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     task, *chosen = sys.argv[1:] or [""]
     dtypes = [dtype for dtype in FLOOR if str(dtype).removeprefix("torch.") in chosen] or list(FLOOR)
-    names = [name for name in shipped() if name in chosen] or list(shipped())
+    names = [name for name in shipped() if name in chosen] or list(OURS)
     if task == "long":
         long(names, dtypes)
     elif task == "transfer":
         transfer(names, chosen)
+    elif task == "shapes":
+        shapes()
     else:
         sys.exit(__doc__)
 
