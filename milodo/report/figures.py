@@ -126,7 +126,7 @@ def draw_curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity, *, bands:
     panel.xaxis.set_major_locator(LogLocator(numticks=8))
     panel.xaxis.set_major_formatter(EngFormatter(unit=axis.unit, sep="" if not axis.unit else " "))
     panel.xaxis.set_minor_formatter(NullFormatter())
-    if quantity.log:
+    if quantity.log and window:  # what is 0 throughout has no logarithm
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
     if window:

@@ -105,6 +105,8 @@ def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
             picture = pictures[row][column]
             draw_curves(picture, run, AXIS["k"], quantity, bands=len(run.methods) <= 4)
             picture.set_ylabel(quantity.title)
+            if not run.moved:
+                picture.text(0.5, 0.5, "the start is the optimum", ha="center", va="center", transform=picture.transAxes)
             if quantity.key == "consensus" and (low := _lowest(run, quantity)) is not None:
                 picture.set_ylim(bottom=low)
             drawn = zip(*picture.get_legend_handles_labels(), strict=True)

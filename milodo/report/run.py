@@ -69,10 +69,11 @@ class Style:
     """A key of MARKERS."""
 
 
-# Okabe and Ito's colour-blind-safe palette without its yellow (unreadable on white), a violet and an olive; `dark` is lighter.
+# Okabe and Ito's colour-blind-safe palette without its yellow (unreadable on white), and three more; `dark` is lighter.
 COLOURS = (
     ("#0072b2", "#4ea8e6"), ("#d55e00", "#f58344"), ("#009e73", "#2fc79c"), ("#b0508a", "#e39ac6"),
     ("#3b4252", "#d5dbe5"), ("#c98a00", "#f0b73c"), ("#3a9fd6", "#93d3f5"), ("#6a4c93", "#b79fdb"), ("#6b7a00", "#b9c94a"),
+    ("#8c3d2b", "#d98f7c"),
 )  # fmt: skip
 DASHES: tuple[tuple[float, ...], ...] = ((), (8, 3), (9, 3, 2, 3), (14, 4), (12, 3, 2, 3, 2, 3))
 DOTS: tuple[float, ...] = (2, 3)
