@@ -93,7 +93,7 @@ BUGS = [
     Bug("bench/tuning.py", "(MARGIN if name in steps else 1)", "1", "test_tuning.py"),
     Bug("runtime/snapshots.py", "return max(shared, default=None)", "return min(shared, default=None)", "laws/test_snapshot_laws.py test_runtime.py"),
     # learning
-    Bug("learned/per_node.py", "p1 = net.both(self.activations.s(slots.by_edge(o_s)))", "p1 = self.activations.s(slots.by_edge(o_s))", LEARNED),
+    Bug("learned/per_node.py", "p1 = net.both(p1)", "p1 = p1 * 1", LEARNED),
     Bug("algorithms/rule.py", "return memory.k < WARM_UP or memory.k % self.period == 0", "return memory.k % self.period == 0", LEARNED),
     Bug("learned/activations.py", "self.low + (self.high - self.low) * o.sigmoid()", "self.low + self.high * o.sigmoid()", LEARNED),
     Bug("learned/checkpoint.py", "if hashlib.sha256(content).hexdigest() != card.weights.sha256:", "if False:", "test_checkpoint.py"),
