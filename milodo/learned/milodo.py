@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 import torch
 from pydantic import Field
 
 from milodo.algorithms.rule import Every, Rule, Source, State
-from milodo.errors import InvalidInput, whole
+from milodo.errors import InvalidInput, unknown, whole
 from milodo.learned.activations import BOUNDED, Activations, ActivationsField
 from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
@@ -92,7 +92,8 @@ class MiLoDo(Rule, PerNode):
     ) -> None:
         super().__init__(graph, nodes)
         self.hidden, self.seed, self.every = whole("hidden", hidden, 1, WIDEST), whole("seed", seed), whole("every", every, 1)
-        self.activations, self.inputs = activations, inputs
+        self.activations = activations
+        self.inputs: Inputs = _known(inputs)
         n, width = len(self.nodes), self.slots.width
         if width == 0:
             raise InvalidInput(
@@ -125,6 +126,12 @@ class MiLoDo(Rule, PerNode):
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
         return super().init(x0, problem, net)
+
+
+def _known(inputs: Inputs) -> Inputs:
+    if inputs not in get_args(Inputs):
+        raise unknown("inputs", inputs, get_args(Inputs))
+    return inputs
 
 
 @torch.no_grad()

@@ -84,7 +84,8 @@ class PerNode(Learned):
     def first_hidden(self, x0: NodeTensor, net: Network, d: int) -> Hidden:
         """From N(0, 1), keyed by node and the same for all instances."""
         start = net.randn(6, self.hidden, d, seed=self.seed).to(self.dtype)  # [n, 6, hidden, d]
-        return Hidden(*(part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)))
+        h_m, c_m, h_s, c_s, h_u, c_u = (part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1))
+        return Hidden(h_m, c_m, h_s, c_s, h_u, c_u)
 
     def at(self, nodes: Sequence[int]) -> Self:
         rows = [self.nodes.index(node) for node in nodes]

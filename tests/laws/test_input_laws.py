@@ -75,7 +75,8 @@ def test_special_initialisation_is_the_rule_with_those_constants(inputs):
 
 
 def test_a_problem_without_curvature_is_refused_by_relative_inputs_in_a_sentence():
-    problem = CustomProblem(lambda x, data: ((x - data["c"]) ** 4).sum(), {"c": torch.ones(6, 3, dtype=torch.float64)}, 3, L1(0.1))
+    data = {"c": torch.ones(6, 3, dtype=torch.float64)}
+    problem = CustomProblem(lambda x, own: ((x - own["c"]) ** 4).sum(), data, 3, L1(0.1))
     net = StackedNetwork("ring(6)")
     with pytest.raises(InvalidInput, match="measures by the curvature"):
         next(iterate(made("ring(6)", "relative"), problem, net))
