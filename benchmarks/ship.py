@@ -20,7 +20,7 @@ from typing import Any
 
 from milodo.bench.records import read_records
 from milodo.bench.run_file import RunFile
-from milodo.bench.speedup import speedup_table
+from milodo.bench.speedup import measured_from_end, speedup_table
 from milodo.files import read_versioned_json, write_json
 from milodo.learned.checkpoint import BESIDE, PRETRAINED, load_optimizer, read_card
 
@@ -43,10 +43,17 @@ def results(folder: Path, sha256: str) -> dict[str, Any]:
         "iterations_median_and_quartiles": {},
         "times_fewer_iterations_than": {},
     }
-    rows = [row for row in speedup_table(records, run.gaps, None) if row.axis == "k" and row.method == learned]
+    gaps = run.gaps
+    if not any(math.isfinite(record.gap) for record in records):  # no optimum is known: to where the baseline ended
+        records, gaps, said["gaps_are_to"] = (
+            measured_from_end(records, run.baseline),
+            [0.0],
+            f"the loss at which {run.baseline} ended",
+        )
+    rows = [row for row in speedup_table(records, gaps, None) if row.axis == "k" and row.method == learned]
     said["iterations_median_and_quartiles"] = {f"{r.gap:g}": [_whole(r.median), _whole(r.q25), _whole(r.q75)] for r in rows}
     for other in (name for name in run.methods if name != learned):
-        rows = [row for row in speedup_table(records, run.gaps, other) if row.axis == "k" and row.method == learned]
+        rows = [row for row in speedup_table(records, gaps, other) if row.axis == "k" and row.method == learned]
         ratios = {f"{row.gap:g}": row.ratio if math.isfinite(row.ratio) else row.ratio_least for row in rows}
         said["times_fewer_iterations_than"][other] = {
             gap: round(ratio, 3) for gap, ratio in ratios.items() if math.isfinite(ratio) and ratio > 0
