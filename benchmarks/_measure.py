@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping
-from typing import TypeVar
-
-Name = TypeVar("Name", bound=Hashable)
+from collections.abc import Callable, Mapping
 
 
 def medians(
-    tasks: Mapping[Name, Callable[[], object]],
+    tasks: Mapping[str, Callable[[], object]],
     *,
     repeats: int,
     inner: int = 1,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[Name, float]:
+) -> dict[str, float]:
     """Median seconds of one call of each task, by the clock; the tasks take turns."""
     for task in tasks.values():
         task()
-    seconds: dict[Name, list[float]] = {name: [] for name in tasks}
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(repeats):
         for name, task in tasks.items():
             start = clock()
