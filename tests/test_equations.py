@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from milodo.algorithms import DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED, fastmix
+from milodo.algorithms import DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
 from milodo.loop import iterate
 from milodo.network import StackedNetwork
+from milodo.network.averaging import averaging
 from milodo.problems import L1, Lasso, LeastSquares, Zero
 from milodo.topology import dense, weights
 
@@ -190,9 +191,9 @@ def test_tracked_gradients_keep_the_mean_of_the_gradients(lasso, method):
 def test_fastmix_keeps_the_mean_and_contracts_disagreement(lasso):
     net, x = lasso.net, torch.from_numpy(lasso.x0)
     mean = x.mean(0)
-    disagreement = [(fastmix(x, net, K) - mean).norm() for K in range(1, 40)]
+    disagreement = [(averaging("fastmix", net, K)(x, net) - mean).norm() for K in range(1, 40)]
     for K in (1, 2, 5, 39):
-        torch.testing.assert_close(fastmix(x, net, K).mean(0), mean, rtol=0, atol=ROUNDING)
+        torch.testing.assert_close(averaging("fastmix", net, K)(x, net).mean(0), mean, rtol=0, atol=ROUNDING)
     # Liu and Morse: at the rate 1 - √(1 - λ) or better, which plain mixing's λ does not reach.
     rate = 1 - np.sqrt(1 - net.contraction)
     assert rate < net.contraction
@@ -201,11 +202,11 @@ def test_fastmix_keeps_the_mean_and_contracts_disagreement(lasso):
 
 def test_fastmix_with_one_round_is_not_plain_mixing(lasso):
     x = torch.from_numpy(lasso.x0)
-    assert (fastmix(x, lasso.net, 1) - lasso.net.mix(x)).norm() > 0.01
+    assert (averaging("fastmix", lasso.net, 1)(x, lasso.net) - lasso.net.mix(x)).norm() > 0.01
 
 
 def test_fastmix_counts_its_rounds(lasso):
-    fastmix(torch.from_numpy(lasso.x0), lasso.net, 3)
+    averaging("fastmix", lasso.net, 3)(torch.from_numpy(lasso.x0), lasso.net)
     assert lasso.net.traffic.rounds == 3
 
 

@@ -3,7 +3,6 @@
 from milodo.algorithms.accelerated_ed import AcceleratedED
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.dapg import DAPG
-from milodo.algorithms.fastmix import fastmix
 from milodo.algorithms.lepdo import LEPDO
 from milodo.algorithms.odapg import ODAPG
 from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Parameter, StepSize
@@ -12,6 +11,7 @@ from milodo.algorithms.primal_dual import PrimalDual
 from milodo.algorithms.prox_atc import ProxATC
 from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
+from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import TreeAPG
 
 METHODS: dict[str, type[Algorithm]] = {
@@ -29,5 +29,5 @@ METHODS: dict[str, type[Algorithm]] = {
 
 __all__ = [
     "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor", "Fraction", "PGExtra",
-    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "StepSize", "TreeAPG", "fastmix",
+    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering", "StepSize", "TreeAPG",
 ]  # fmt: skip

@@ -8,14 +8,16 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from milodo.algorithms.base import Algorithm
+from milodo.algorithms.over import OverAverage
 from milodo.algorithms.parameters import Choice, Space, StepSize
 from milodo.algorithms.tree_apg import dot
 from milodo.network import Network
-from milodo.network.averaging import Polynomial
+from milodo.network.averaging import enough
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
+ENOUGH = 0.92
+"""What one application of A may leave of disagreement: with less mixing the dual step, the same for all, is too long."""
 APART = 30
 """Iterations between two restarts of a node, at least."""
 MEMORY = 0.9
@@ -35,12 +37,12 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceleratedED(Algorithm):
-    """Exact Diffusion with momentum, on a polynomial A of the Laplacian (network/averaging.py), from y⁰ = 0, t = 1:
+class AcceleratedED(OverAverage):
+    """Exact Diffusion with momentum, over any way A to average (network/averaging.py), from y⁰ = 0, t = 1:
 
     e  = x + (t - 1)/t⁺ (x - x₋),   t⁺ = (1 + √(1 + 4t²))/2
     z  = prox_{γr}(e - γ(∇f(e) + y))
-    v  = z - A z                                                        K rounds
+    v  = z - A z                                                        the rounds of A
     y⁺ = y + (σ/γ) v,   x⁺ = z - v,   σ = 0.05 + (1 - θ)²/2
     s⁺ = 0.9 s + 0.1 ⟨e - z, x⁺ - x⟩;   t⁺ = 1 where s⁺ > 0, at most every 30 iterations, each node for itself
 
@@ -52,32 +54,30 @@ class AcceleratedED(Algorithm):
     """Step size γ."""
     K: int
     """Rounds of one iteration: the degree of A."""
+    over: str = "fitted"
+    """Which A."""
 
     label: ClassVar[str] = "Accelerated-ED"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {"gamma": StepSize(1 / 8, 4), "K": Choice((1, 2, 3))}
     State = State
 
-    @property
-    def rounds(self) -> int:
-        return self.K
-
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
-        """γ = 0.95 / max(L̄/1.28, θL/(0.28 + θ)) with L̄ the mean of the L_i, 1.2/L without it; the lowest K with θ <= 0.8.
+        """γ = 0.95 / max(L̄/1.28, θL/(0.28 + θ)) with L̄ the mean of the L_i, 1.2/L without it; the lowest K with θ <= 0.92.
 
         Any γ <= 1.28/L is stable for quadratic f and r = 0, and more where mixing levels uneven curvatures; the rest is tested.
         """
-        A = Polynomial.enough(net, 0.8)
+        A = enough("fitted", net, ENOUGH)
         theta = A.contraction
-        return cls(gamma=1.2 / L if mean is None else 0.95 / max(mean / 1.28, theta * L / (0.28 + theta)), K=A.K)
+        return cls(gamma=1.2 / L if mean is None else 0.95 / max(mean / 1.28, theta * L / (0.28 + theta)), K=A.rounds)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         zero = torch.zeros_like(x0[..., :1])
         return State(x0, x0, torch.zeros_like(x0), zero + 1, zero, zero)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        A = Polynomial.of(net, self.K)
+        A = self.A(net)
         sigma = 0.05 + (1 - A.contraction) ** 2 / 2
         t = (1 + (1 + 4 * state.t**2).sqrt()) / 2
         e = state.x + (state.t - 1) / t * (state.x - state.last)

@@ -35,6 +35,11 @@ class Algorithm(ABC):
     def rounds(self) -> int | None:
         """Swaps in one step; at most, where a method does not talk the same in every one. None if the graph decides."""
 
+    @property
+    def asks(self) -> str:
+        """What it needs of the network as it is set up now."""
+        return self.needs
+
     def rounds_on(self, net: Network) -> int:
         """Rounds of one step on this network."""
         assert self.rounds is not None, f"{self.label} must say how many rounds it needs on a graph"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
-from milodo.algorithms.base import Algorithm
-from milodo.algorithms.fastmix import enough_rounds, fastmix
+from milodo.algorithms.over import OverAverage
 from milodo.algorithms.parameters import Choice, Fraction, Space, StepSize
 from milodo.network import Network
+from milodo.network.averaging import enough
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
+
+LEFT = 0.3
+"""What safe rounds leave of disagreement, at most."""
 
 
 class State(NamedTuple):
@@ -23,12 +26,12 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DAPG(Algorithm):
-    """Ye et al. 2020, with S⁰ = G(Y⁰):
+class DAPG(OverAverage):
+    """Ye et al. 2020, with S⁰ = G(Y⁰), and A their FastMix or another way to average:
 
-        X⁺ = FastMix(prox_{ηr}(Y - ηS))
-        Y⁺ = FastMix(X⁺ + (1 - α)/(1 + α) (X⁺ - X))
-        S⁺ = FastMix(S + G(Y⁺) - G(Y))
+        X⁺ = A prox_{ηr}(Y - ηS)
+        Y⁺ = A (X⁺ + (1 - α)/(1 + α) (X⁺ - X))
+        S⁺ = A (S + G(Y⁺) - G(Y))
 
     In theory η = 1/L and α = √(μ/L); where μ = 0, α is a knob.
     """
@@ -38,30 +41,30 @@ class DAPG(Algorithm):
     alpha: Step
     """Momentum is (1 - α)/(1 + α): the smaller, the more."""
     K: int = 1
-    """Rounds of each of the three FastMix."""
+    """Rounds of each of the three A."""
+    over: str = "fastmix"
+    """Which A (milodo/network/averaging.py)."""
 
     label: ClassVar[str] = "DAPG"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {"eta": StepSize(1 / 8, 8), "alpha": Fraction(0.002, 0.5), "K": Choice((1, 2, 3))}
+    averages: ClassVar[int] = 3
     State = State
-
-    @property
-    def rounds(self) -> int:
-        return 3 * self.K
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """η = 1/2L, α = 0.1, and as many rounds as FastMix needs to leave less than a third of disagreement."""
-        return cls(eta=0.5 / L, alpha=0.1, K=enough_rounds(net))
+        return cls(eta=0.5 / L, alpha=0.1, K=enough("fastmix", net, LEFT).rounds)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         g = problem.grad(x0)
         return State(x0, x0, g, g)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
+        A = self.A(net)
         momentum = (1 - self.alpha) / (1 + self.alpha)
-        x = fastmix(problem.prox(state.y - self.eta * state.s, self.eta), net, self.K)
-        y = fastmix(x + momentum * (x - state.x), net, self.K)
+        x = A(problem.prox(state.y - self.eta * state.s, self.eta), net)
+        y = A(x + momentum * (x - state.x), net)
         g = problem.grad(y)
-        s = fastmix(state.s + g - state.g, net, self.K)
+        s = A(state.s + g - state.g, net)
         return State(x, y, s, g)

@@ -1,70 +1,370 @@
-"""Polynomials of the Laplacian: K rounds that bring the nodes together faster than K rounds of mixing.
+"""Ways to bring the nodes together, each with its price.
 
-M = I - W has eigenvalue 0 on consensus and others in [l2, lmax]. With X = ((lmax + l2) I - 2M)/(lmax - l2), which maps them into
-[-1, 1] and 0 to x0 = (lmax + l2)/(lmax - l2), and Chebyshev's T_K,
+Each is a symmetric matrix A over the nodes that leaves consensus alone and shrinks disagreement: its other eigenvalues lie in
+[least, θ]. M = I - W has eigenvalue 0 on consensus and others in [l2, lmax]; all of them are known to everybody before the start.
 
-    A = m (I + T_K(X)),   q = 1/T_K(x0),   m = q/(1 + q):   1 on consensus, between 0 and θ = 2q/(1 + q) elsewhere.
+    Round        A = W                                  one round
+    FastMix      W with momentum (Liu and Morse 2011)   K rounds
+    Chebyshev    a polynomial of M, the smallest in [0, θ] on the whole of [l2, lmax]                K rounds
+    Fitted       a polynomial of M, the smallest in [0, θ] on the eigenvalues there are              K rounds; exact where K
+                 reaches the number of different ones
+    TreeSum      the mean over a spanning tree: exact, one message up and one down each of its edges, 2 · height rounds
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from functools import cached_property, lru_cache
+from typing import ClassVar
 
+import numpy as np
+import torch
+
+from milodo.errors import InvalidInput, unknown
 from milodo.network.base import Network
+from milodo.topology.mixing import DENSE, Mixing
 from milodo.types import NodeTensor
 
 ALIKE = 1e-9
-"""Eigenvalues closer than this, relative to their size, are one: A = I - M/lmax is exact then."""
+"""Eigenvalues closer than this, relative to the largest, are one."""
+PROBES = 4000
+"""Points at which a polynomial is looked at where not all eigenvalues are known."""
+
+
+class Averaging(ABC):
+    """One way, on one network's weights."""
+
+    mixing: Mixing
+    survives_loss: ClassVar[bool] = True
+    """Whether it still keeps the mean where messages are lost."""
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int: ...
+
+    @property
+    def messages(self) -> int:
+        """Vectors that all nodes together send."""
+        return self.rounds * len(self.mixing.topology.arcs)
+
+    @property
+    @abstractmethod
+    def contraction(self) -> float:
+        """θ: what one application leaves of disagreement, at most, in magnitude."""
+
+    @property
+    @abstractmethod
+    def amplifies(self) -> float:
+        """How large errors of size one in every message can arrive in the result."""
+
+    @abstractmethod
+    def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
+        """x - A x. Sums to zero over the nodes."""
+
+    def __call__(self, x: NodeTensor, net: Network) -> NodeTensor:
+        """A x."""
+        return x - self.defect(x, net)
+
+    @cached_property
+    def _spectrum(self) -> np.ndarray:
+        """Eigenvalues of M beside 0, or where to look in their stead."""
+        return self.mixing.probes(PROBES) if self.mixing.topology.n > 1 else np.zeros(0)
 
 
 @dataclass(frozen=True)
-class Polynomial:
-    """A of degree K on one network's weights."""
+class Round(Averaging):
+    """A = W."""
 
-    K: int
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, net: Network, K: int) -> Self:
-        return cls(K, net.mixing.low, net.mixing.high)
-
-    @classmethod
-    def enough(cls, net: Network, contraction: float) -> Self:
-        """The lowest degree whose θ is at most this."""
-        K = 1
-        while cls.of(net, K).contraction > contraction:
-            K += 1
-        return cls.of(net, K)
+    mixing: Mixing
 
     @property
-    def exact(self) -> bool:
-        return self.high - self.low <= ALIKE * self.high
-
-    @property
-    def q(self) -> float:
-        return 1 / math.cosh(self.K * math.acosh((self.high + self.low) / (self.high - self.low)))
+    def rounds(self) -> int:
+        return 1
 
     @property
     def contraction(self) -> float:
-        """θ: what one application leaves of disagreement, at most."""
-        return 0.0 if self.exact else 2 * self.q / (1 + self.q)
+        return self.mixing.contraction
+
+    @property
+    def amplifies(self) -> float:
+        return self.mixing.high
 
     def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
-        """x - A x. K rounds. Sums to zero over the nodes, because every term of A but the identity does."""
-        if self.exact:
-            defect = net.lap(x) / self.high if self.high else net.lap(x)
-            for _ in range(self.K - 1):  # one round was enough; a method that asked for K has K
-                net.lap(x)
-            return defect
-        # T_k(X) x = T_k(x0) x - d_k, with d_0 = 0 and the differences carried alone: consensus is left alone in any precision.
-        span = self.high - self.low
-        x0, m = (self.high + self.low) / span, self.q / (1 + self.q)
-        before, d, T_before, T = x * 0, 2 * net.lap(x) / span, 1.0, x0
-        for _ in range(self.K - 1):
-            lap = net.lap(T * x - d)
-            before, d = d, 2 * (x0 * d + 2 * lap / span) - before
-            T_before, T = T, 2 * x0 * T - T_before
-        return m * d
+        return net.lap(x)
+
+
+@dataclass(frozen=True)
+class FastMix(Averaging):
+    """X⁻¹ = X⁰,  X^{k+1} = (1 + η_w) W X^k - η_w X^{k-1},  η_w = (1 - √(1 - λ²)) / (1 + √(1 - λ²)),  λ the contraction of W.
+
+    Keeps the mean over nodes; K rounds. With K = 1 it is not W X: an eigenvalue ω of W becomes (1 + η_w) ω - η_w, which is
+    below -1 where ω is near -λ. Weights without large negative eigenvalues (metropolis, lazy) suit it; `fastest` on a sparse
+    graph needs a large K.
+    """
+
+    mixing: Mixing
+    K: int
+
+    @property
+    def rounds(self) -> int:
+        return self.K
+
+    @cached_property
+    def momentum(self) -> float:
+        """η_w."""
+        root = math.sqrt(1 - self.mixing.contraction**2)
+        return (1 - root) / (1 + root)
+
+    @cached_property
+    def contraction(self) -> float:
+        between = 1.0 if self.mixing.topology.n <= DENSE else math.cos(math.pi * self.K / 2 / PROBES)  # `Mixing.probes`
+        return float(np.abs(self._response).max(initial=0.0)) / between
+
+    @cached_property
+    def amplifies(self) -> float:
+        # An error in round k is mixed by the rounds after it.
+        gains = [np.abs((1 + self.momentum) * self._spectrum * U).max(initial=0.0) for U in self._impulses]
+        return float(sum(gains))
+
+    @cached_property
+    def _response(self) -> np.ndarray:
+        """What K rounds leave of disagreement along each eigenvector."""
+        w, eta = 1 - self._spectrum, self.momentum
+        now, last = np.ones_like(w), np.ones_like(w)
+        for _ in range(self.K):
+            now, last = (1 + eta) * w * now - eta * last, now
+        return now
+
+    @cached_property
+    def _impulses(self) -> list[np.ndarray]:
+        """Of a disturbance after round k in the last round, k = K .. 1."""
+        w, eta = 1 - self._spectrum, self.momentum
+        now, last, seen = np.ones_like(w), np.zeros_like(w), list[np.ndarray]()
+        for _ in range(self.K):
+            seen.append(now)
+            now, last = (1 + eta) * w * now - eta * last, now
+        return seen
+
+    def __call__(self, x: NodeTensor, net: Network) -> NodeTensor:
+        last = x
+        for _ in range(self.K):
+            x, last = torch.lerp(last, net.mix(x), 1 + self.momentum), x  # lerp(a, b, t) = a + t (b - a)
+        return x
+
+    def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
+        return x - self(x, net)
+
+
+class Polynomial(Averaging):
+    """A = Σ_k c_k T_k(U) with Chebyshev's T_k and U = I - 2M/lmax. c is scaled so that A is 1 on consensus.
+
+    x - T_k(U) x = d_k by d_0 = 0, d_1 = 2Mx/lmax, d_{k+1} = 2 d_1 + 2 U d_k - d_{k-1}: the differences are carried alone, so that
+    consensus is left alone in any precision, and each of them sums to zero over the nodes.
+    """
+
+    K: int
+
+    @property
+    @abstractmethod
+    def coefficients(self) -> tuple[float, ...]:
+        """c_0 .. c_K."""
+
+    @property
+    def rounds(self) -> int:
+        return self.K
+
+    @cached_property
+    def contraction(self) -> float:
+        values = self.values(self._spectrum)
+        largest = float(np.abs(values).max(initial=0.0))
+        return 0.0 if largest < ALIKE else largest
+
+    def values(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """Of A where M has these."""
+        if self.mixing.high == 0:
+            return np.zeros_like(eigenvalues)
+        return np.polynomial.chebyshev.chebval(1 - 2 * eigenvalues / self.mixing.high, self.coefficients)
+
+    @cached_property
+    def amplifies(self) -> float:
+        # An error in what is sent in round k is M times it, and goes through what comes after like a polynomial of degree K - k.
+        high = self.mixing.high
+        if high == 0:
+            return 0.0
+        U, total = 1 - 2 * self._spectrum / high, 0.0
+        for k in range(self.K):
+            # d_{k+1} is disturbed by e = (2 or 4) M/lmax; d_{k+2} by 2 U e, ...: Chebyshev's second kind.
+            now, last, arrived = np.ones_like(U), np.zeros_like(U), np.zeros_like(U)
+            for j in range(k + 1, self.K + 1):
+                arrived = arrived + self.coefficients[j] * now
+                now, last = 2 * U * now - last, now
+            total += float(np.abs((2 if k == 0 else 4) * self._spectrum / high * arrived).max(initial=0.0))
+        return total
+
+    def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
+        scale = 2 / self.mixing.high if self.mixing.high else 1.0
+        first = scale * net.lap(x)
+        before, d, found = torch.zeros_like(x), first, self.coefficients[1] * first
+        for c in self.coefficients[2:]:
+            before, d = d, 2 * (first + d - scale * net.lap(d)) - before
+            found = found + c * d
+        return found
+
+
+@dataclass(frozen=True)
+class Chebyshev(Polynomial):
+    """A = m (I + T_K(X)), X = ((lmax + l2) I - 2M)/(lmax - l2), q = 1/T_K((lmax + l2)/(lmax - l2)), m = q/(1 + q).
+
+    θ = 2q/(1 + q). Where all eigenvalues are one, A = I - M/lmax is exact.
+    """
+
+    mixing: Mixing
+    K: int
+
+    @cached_property
+    def coefficients(self) -> tuple[float, ...]:
+        low, high = self.mixing.low, self.mixing.high
+        if high - low <= ALIKE * high:  # I - M/lmax is exact
+            return (0.5, 0.5, *[0.0] * (self.K - 1))
+        q = self._q
+
+        def A(u: np.ndarray) -> np.ndarray:
+            X = (low + high * u) / (high - low)  # M = lmax (1 - u)/2
+            T = np.polynomial.chebyshev.chebval(X, [0.0] * self.K + [1.0])
+            return q / (1 + q) * (1 + T)
+
+        return tuple(np.polynomial.chebyshev.chebinterpolate(A, self.K).tolist())  # type: ignore[arg-type]  # takes arrays
+
+    @cached_property
+    def contraction(self) -> float:
+        low, high = self.mixing.low, self.mixing.high
+        return 0.0 if high - low <= ALIKE * high else 2 * self._q / (1 + self._q)
+
+    @property
+    def _q(self) -> float:
+        low, high = self.mixing.low, self.mixing.high
+        return 1 / math.cosh(self.K * math.acosh((high + low) / (high - low)))
+
+
+@dataclass(frozen=True)
+class Fitted(Polynomial):
+    """The A of degree K with A(0) = 1 and A >= 0 that is smallest on the eigenvalues there are: a linear programme."""
+
+    mixing: Mixing
+    K: int
+
+    @cached_property
+    def coefficients(self) -> tuple[float, ...]:
+        return _fitted(self.mixing, self.K)
+
+    @cached_property
+    def contraction(self) -> float:
+        known = self.mixing.topology.n <= DENSE
+        return super().contraction if known else Chebyshev(self.mixing, self.K).contraction
+
+
+@lru_cache(maxsize=256)
+def _fitted(mixing: Mixing, K: int) -> tuple[float, ...]:
+    chebyshev = Chebyshev(mixing, K)
+    if mixing.topology.n > DENSE or mixing.high == 0:
+        return chebyshev.coefficients
+    values = different(mixing)
+    if len(values) <= K:  # zero on all of them
+        return _product(values, mixing.high, K)
+    from scipy.optimize import linprog  # takes long to import
+
+    # T_k(u) - 1 at the eigenvalues: with A = 1 + Σ_{k >= 1} c_k (T_k - 1) nothing else keeps consensus.
+    basis = np.polynomial.chebyshev.chebvander(1 - 2 * values / mixing.high, K)[:, 1:] - 1
+    theta = np.ones((len(values), 1))
+    found = linprog(
+        [*[0.0] * K, 1.0],
+        A_ub=np.block([[basis, -theta], [-basis, 0 * theta]]),
+        b_ub=np.concatenate((-np.ones(len(values)), np.ones(len(values)))),
+        bounds=[(None, None)] * K + [(0, None)],
+    )
+    if found.status != 0 or found.x[-1] >= chebyshev.contraction:
+        return chebyshev.coefficients
+    c = found.x[:-1]
+    return (float(1 - c.sum()), *map(float, c))
+
+
+def different(mixing: Mixing) -> np.ndarray:
+    """The eigenvalues of M beside 0, each once."""
+    every = mixing.eigenvalues
+    return every[np.concatenate(([True], np.diff(every) > ALIKE * mixing.high))]
+
+
+def _product(values: np.ndarray, high: float, K: int) -> tuple[float, ...]:
+    """Π (1 - M/λ) over these eigenvalues, in Chebyshev's basis."""
+
+    def A(u: np.ndarray) -> np.ndarray:
+        return np.prod(1 - high * (1 - u[:, None]) / 2 / values, axis=1)
+
+    c = np.polynomial.chebyshev.chebinterpolate(A, len(values))  # type: ignore[arg-type]  # takes arrays
+    return (*c.tolist(), *[0.0] * (K - len(values)))
+
+
+@dataclass(frozen=True)
+class TreeSum(Averaging):
+    """(1/n) Σ x_j at every node, by `Network.total`."""
+
+    mixing: Mixing
+    survives_loss: ClassVar[bool] = False
+
+    @property
+    def rounds(self) -> int:
+        return 2 * self.mixing.topology.tree.height
+
+    @property
+    def messages(self) -> int:
+        return 2 * (self.mixing.topology.n - 1)
+
+    @property
+    def contraction(self) -> float:
+        return 0.0
+
+    @property
+    def amplifies(self) -> float:
+        """Errors on the way up are added up and divided by n, that of the total comes on top; no node's own is in its mean."""
+        return 2.0
+
+    def __call__(self, x: NodeTensor, net: Network) -> NodeTensor:
+        return net.total(x) / net.topology.n
+
+    def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
+        return x - self(x, net)
+
+
+AVERAGES: dict[str, type[Averaging]] = {
+    "round": Round, "fastmix": FastMix, "chebyshev": Chebyshev, "fitted": Fitted, "tree": TreeSum,
+}  # fmt: skip
+"""By the name that experiments give them."""
+
+
+@lru_cache(maxsize=256)
+def _made(name: str, mixing: Mixing, K: int) -> Averaging:
+    kind = AVERAGES[name]
+    return kind(mixing, K) if "K" in kind.__dataclass_fields__ else kind(mixing)  # type: ignore[call-arg, attr-defined]
+
+
+def averaging(name: str, net: Network, K: int = 1) -> Averaging:
+    """One of AVERAGES on this network; K is its number of rounds, where it has a choice."""
+    if name not in AVERAGES:
+        raise unknown("way to average", name, AVERAGES)
+    if K < 1:
+        raise InvalidInput(f"K is {K}, but a way to average has at least one round.")
+    return _made(name, net.mixing, K)
+
+
+MOST = 1000
+"""Rounds that `enough` tries."""
+
+
+def enough(name: str, net: Network, contraction: float) -> Averaging:
+    """The one with the fewest rounds whose θ is at most this."""
+    for K in range(1, MOST):
+        if (found := averaging(name, net, K)).contraction <= contraction:
+            return found
+    raise InvalidInput(f"{name} would need more than {MOST} rounds on {net.topology}. Use sums over a tree, or better weights.")

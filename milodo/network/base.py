@@ -14,6 +14,7 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, whole
 from milodo.network.channels import Channel, Format, Outage, message_format
+from milodo.network.memory import Memory, Slot, decoded, encoded, size, understood
 from milodo.network.routes import Route, Routes
 from milodo.network.traffic import Traffic
 from milodo.topology import Mixing, Topology, topology
@@ -28,6 +29,8 @@ class Exchanged(NamedTuple):
     heard: Tensor
     up: Tensor | None
     """[m, 1]; None where all links work."""
+    each: bool = False
+    """Whether what nodes said is there by arc: links that fail make each neighbour understand something else."""
 
 
 class Network(ABC):
@@ -47,6 +50,8 @@ class Network(ABC):
     """Rounds of that iteration so far, counted where they decide which links work."""
     format: Format | None = None
     outage: Outage | None = None
+    memory: Memory | None = None
+    """Of one iteration of a method that remembers what was said (`remembering`)."""
 
     def __init__(
         self,
@@ -125,40 +130,87 @@ class Network(ABC):
             setattr(net, kind, channel)
         return net
 
+    def remembering(self, memory: Memory) -> Self:
+        """The same, where only differences from what this memory holds are sent; for one iteration."""
+        if self.format is not None:
+            raise InvalidInput(
+                f"messages are shortened to {self.format} already, and what is remembered would be in {memory.form}. "
+                "Give one of them: messages of the network, or of the method."
+            )
+        net = copy(self)
+        net.memory = memory
+        return net
+
     @abstractmethod
     def _carry(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
         """The transport: what arrives of a message along a route, over the edges that are up (all of them unless said)."""
 
-    def _exchange(self, x: Tensor, route: Route) -> Exchanged:
-        """The one way to send: shortened, counted, carried, and not heard where a link is down. One round."""
-        by_node, learns = route is self.routes.of_nodes, torch.is_grad_enabled() and x.requires_grad
-        # Weights, which travel by arc, are never made sparse.
-        form = self.format if self.format is not None and (by_node or not self.format.sparse) else None
+    def _exchange(self, x: Tensor, route: Route, exact: int = 0) -> Exchanged:
+        """The one way to send: shortened, counted, carried, and not heard where a link is down. One round.
+
+        The last `exact` columns are numbers that must arrive as they are, whatever the format.
+        """
         up = None
         if self.outage is not None:
             up = self.outage.up(len(self.topology.edges), self.k, self.round).to(self.device)
             self.round += 1
-        message = x if form is None else form.encode(x.detach())
-        self._count(route, message, x.shape[-1] if form is None else form.numbers(x.shape[-1]), up)
+        if self.memory is not None:
+            return self._remembered(x, route, up, exact, self.memory)
+        by_node, learns = route is self.routes.of_nodes, torch.is_grad_enabled() and x.requires_grad
+        # Weights, which travel by arc, are never made sparse.
+        form = self.format if self.format is not None and (by_node or not self.format.sparse) else None
+        self._count(route, x, form, exact, up)
         if learns:
-            said = x if form is None else form.understood(x)
+            said = x if form is None else understood(form, x, exact)
             heard = self._differentiably(said, by_node)
         else:
-            heard = self._carry(message, route, up)
-            said = x
-            if form is not None:
-                said, heard = (form.decode(part, x.shape[-1], x.dtype) for part in (message, heard))
+            said, heard = self._say(x, route, form, exact, up)
         if up is None:
             return Exchanged(said, heard, None)
         up = up[route.edges].unsqueeze(-1)
         return Exchanged(said, torch.where(up, heard, self.spread(said) if by_node else said), up)
 
+    def _remembered(self, x: Tensor, route: Route, up: Tensor | None, exact: int, memory: Memory) -> Exchanged:
+        """The same, where only the difference from what was said before is sent; what is used is what both ends have of it."""
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise InvalidInput("messages with a memory cannot be learned through. Train without them, and run with them.")
+        each = self.outage is not None and route is self.routes.of_nodes
+        if each:  # what one link carried another did not: a replica for each of them
+            x, route = self.spread(x), self.routes.of_arcs
+        d = x.shape[-1] - exact
+        slot = memory.recall(x, x.shape[-2], route.arrivals, d)
+        assert slot.heard is not None
+        if memory.rehearsing:
+            memory.keep(slot)
+            nothing = slot.heard.new_zeros(*slot.heard.shape[:-1], x.shape[-1])
+            return Exchanged(_with(slot.said, x, d), nothing, None, each)
+        self._count(route, x, memory.form, exact, up)
+        said, heard = self._say(_with(x[..., :d] - slot.said, x, d), route, memory.form, exact, up)
+        said, heard = _plus(slot.said, said, d), _plus(slot.heard, heard, d)
+        if up is None:
+            memory.keep(Slot(said[..., :d], heard[..., :d]))
+            return Exchanged(said, heard, None, each)
+        # Where nothing arrived both ends go on with what they had: their replicas stay equal.
+        up = up[route.edges].unsqueeze(-1)
+        memory.keep(Slot(torch.where(up, said[..., :d], slot.said), torch.where(up, heard[..., :d], slot.heard)))
+        return Exchanged(said, torch.where(up, heard, said), up, each)
+
+    def _say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """What we say as the other ends understand it, and what we hear."""
+        if form is None:
+            return x, self._carry(x, route, up)
+        message = encoded(form, x, exact)
+        arrived = self._carry(message, route, up)
+        said, heard = (decoded(form, part, x.shape[-1], exact, x) for part in (message, arrived))
+        return said, heard
+
     def _differentiably(self, x: Tensor, by_node: bool) -> EdgeTensor:
         return _Swap.apply(self.spread(x) if by_node else x, self)
 
-    def _count(self, route: Route, message: Tensor, numbers: int, up: Tensor | None = None) -> None:
-        sent = len(route.sent) if up is None else int(up[route.sent].sum())
-        self.traffic.count(messages=sent, numbers=numbers, size=message.shape[-1] * message.element_size())
+    def _count(self, route: Route, x: Tensor, form: Format | None, exact: int = 0, up: Tensor | None = None) -> None:
+        sent, d = len(route.sent) if up is None else int(up[route.sent].sum()), x.shape[-1]
+        numbers = d if form is None else form.numbers(d - exact) + exact
+        self.traffic.count(messages=sent, numbers=numbers, size=size(form, d, exact, x))
 
     def swap(self, e: EdgeTensor) -> EdgeTensor:
         """Send e_ij to j, receive e_ji. One round."""
@@ -171,16 +223,18 @@ class Network(ABC):
         """x_j for every neighbour j. One round."""
         return self._exchange(x, self.routes.of_nodes).heard
 
-    def diff(self, x: NodeTensor) -> EdgeTensor:
+    def diff(self, x: NodeTensor, exact: int = 0) -> EdgeTensor:
         """x_i - x_j for every neighbour j. One round."""
-        said, heard, _ = self._exchange(x, self.routes.of_nodes)
+        said, heard, _, each = self._exchange(x, self.routes.of_nodes, exact)
+        if each:
+            return said - heard
         if self._degree:  # broadcasting x_i over its edges saves the gather of spread
             return (said.unsqueeze(-2) - heard.unflatten(-2, (self.n, self._degree))).flatten(-3, -2)
         return self.spread(said) - heard
 
     def both(self, e: EdgeTensor) -> EdgeTensor:
         """(e_ij + e_ji) / 2, in which both ends of an edge agree; 0 where they could not. One round."""
-        said, heard, up = self._exchange(e, self.routes.of_arcs)
+        said, heard, up, _ = self._exchange(e, self.routes.of_arcs)
         agreed = (said + heard) / 2
         return agreed if up is None else torch.where(up, agreed, torch.zeros_like(agreed))
 
@@ -206,46 +260,64 @@ class Network(ABC):
         """W x in the form that stays row-stochastic in any precision (eq. robust-implementation). One round."""
         return x - self.lap(x)
 
-    def total(self, x: NodeTensor) -> NodeTensor:
+    def total(self, x: NodeTensor, exact: int = 0) -> NodeTensor:
         """Σ_j x_j over all nodes, the very same numbers at every node.
 
         Partial sums go up the spanning tree and the total comes down: one message up and one down each edge of the tree, in as
-        many rounds as the tree is high, twice.
+        many rounds as the tree is high, twice. The last `exact` columns are added up as they are, whatever the format.
         """
         if self.outage is not None:
             raise InvalidInput(
                 f"a sum over a spanning tree breaks if one message is lost, and links are down {self.outage.p:.0%} of the time "
                 "here. Use a method that gossips, e.g. accelerated-ed."
             )
-        if self.format is not None and self.format.sparse:
+        if self.memory is None and self.format is not None and self.format.sparse:
             raise InvalidInput(
                 "a sum over a spanning tree needs every coordinate, and these messages leave most of them out. "
                 "Use messages = 'float32' or shorter, or a method that gossips, e.g. accelerated-ed."
             )
-        message = self._encoded(x[..., :1, :])
-        for hop in (*self.routes.up, *self.routes.down):
-            self._count(hop, message, x.shape[-1])
-        return _Total.apply(x, self)
+        form = self.format if self.memory is None else self.memory.form
+        if self.memory is None or not self.memory.rehearsing:
+            for hop in (*self.routes.up, *self.routes.down):
+                self._count(hop, x, form, exact)
+        if self.memory is None:
+            return _Total.apply(x, self, exact)
+        return self._remembered_total(x, exact, self.memory)
 
-    def _encoded(self, x: Tensor) -> Tensor:
-        return x if self.format is None else self.format.encode(x)
-
-    def _relay(self, x: NodeTensor, hop: Route) -> Tensor:
-        """What arrives of x in one round along the tree."""
-        arrived = self._carry(self._encoded(x), hop)
-        return arrived if self.format is None else self.format.decode(arrived, x.shape[-1], x.dtype)
-
-    def _gather(self, x: NodeTensor) -> NodeTensor:
-        """Partial sums, up to the root; which, too, goes on with what it sends."""
+    def _remembered_total(self, x: NodeTensor, exact: int, memory: Memory) -> NodeTensor:
+        """A replica for each edge of the tree on the way up, and one for all of the total."""
+        d = x.shape[-1] - exact
         for hop in self.routes.up:
-            x = x.index_add(-2, hop.receivers, self._relay(x, hop))
-        return x if self.format is None else self.format.understood(x)
-
-    def _scatter(self, x: NodeTensor) -> NodeTensor:
-        """What the root has, down to all."""
-        for hop in self.routes.down:
-            x = x.index_copy(-2, hop.receivers, self._relay(x, hop))
+            part = x.index_select(-2, hop.senders)
+            slot = memory.recall(x, part.shape[-2], hop.arrivals, d)
+            assert slot.heard is not None
+            if not memory.rehearsing:
+                said, heard = self._say(_with(part[..., :d] - slot.said, part, d), hop, memory.form, exact)
+                x = x.index_add(-2, hop.receivers, _plus(slot.heard, heard, d))
+                slot = Slot(_plus(slot.said, said, d)[..., :d], slot.heard + heard[..., :d])
+            memory.keep(slot)
+        if not self.routes.up:  # alone
+            return x
+        slot = memory.recall(x, x.shape[-2], None, d)
+        if not memory.rehearsing:
+            x = _plus(slot.said, self._scatter(_with(x[..., :d] - slot.said, x, d), memory.form, exact), d)
+            slot = Slot(x[..., :d], None)
+        memory.keep(slot)
         return x
+
+    def _gather(self, x: NodeTensor, exact: int) -> NodeTensor:
+        """Partial sums, up to the root."""
+        for hop in self.routes.up:
+            x = x.index_add(-2, hop.receivers, self._say(x.index_select(-2, hop.senders), hop, self.format, exact)[1])
+        return x
+
+    def _scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
+        """What the root has, down to all. A message goes on as it came, and the root, too, goes on with what it says: everybody
+        has the very same numbers."""
+        message = x if form is None or not self.routes.down else encoded(form, x, exact)
+        for hop in self.routes.down:
+            message = message.index_copy(-2, hop.receivers, self._carry(message.index_select(-2, hop.senders), hop))
+        return message if form is None or not self.routes.down else decoded(form, message, x.shape[-1], exact, x)
 
     def randn(self, *shape: int, seed: int) -> Tensor:
         """Standard normal numbers [n, *shape] that depend on the seed and the node's id, not on the process that holds it."""
@@ -261,17 +333,27 @@ def degraded(net: Network, *, outage: float = 0.0, messages: str = "full", seed:
     return net.through(*channels) if channels else net
 
 
+def _with(body: Tensor, x: Tensor, d: int) -> Tensor:
+    """Coordinates, and behind them the columns of x that are not."""
+    return body if x.shape[-1] == d else torch.cat((body, x[..., d:]), dim=-1)
+
+
+def _plus(replica: Tensor, x: Tensor, d: int) -> Tensor:
+    """x with the replica added to its coordinates."""
+    return _with(replica + x[..., :d], x, d)
+
+
 class _Total(torch.autograd.Function):
     """The sum at every node is 11ᵀ, which is symmetric: its own adjoint."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, net: Network) -> Tensor:
-        ctx.net = net
-        return net._scatter(net._gather(x))
+    def forward(ctx: Any, x: Tensor, net: Network, exact: int) -> Tensor:
+        ctx.net, ctx.exact = net, exact
+        return net._scatter(net._gather(x, exact), net.format, exact)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _Total.apply(grads[0], ctx.net), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _Total.apply(grads[0], ctx.net, ctx.exact), None, None
 
 
 class _Swap(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -63,12 +64,23 @@ class Format(ABC):
     def numbers(self, d: int) -> int:
         """In a message of d coordinates."""
 
+    @abstractmethod
+    def size(self, d: int, dtype: torch.dtype) -> int:
+        """Bytes of a message of d coordinates."""
+
+    def wire(self, dtype: torch.dtype) -> torch.dtype:
+        """The type of what is sent."""
+        return torch.uint8
+
 
 @dataclass(frozen=True)
 class Cast(Format):
     """Every number in a shorter floating-point type."""
 
     to: torch.dtype
+
+    def __str__(self) -> str:
+        return str(self.to).removeprefix("torch.")
 
     def encode(self, x: Tensor) -> Tensor:
         return x.to(self.to)
@@ -82,6 +94,12 @@ class Cast(Format):
     def numbers(self, d: int) -> int:
         return d
 
+    def size(self, d: int, dtype: torch.dtype) -> int:
+        return d * self.to.itemsize
+
+    def wire(self, dtype: torch.dtype) -> torch.dtype:
+        return self.to
+
 
 @dataclass(frozen=True)
 class TopK(Format):
@@ -89,6 +107,9 @@ class TopK(Format):
 
     fraction: float
     sparse = True
+
+    def __str__(self) -> str:
+        return f"top {self.fraction:.2g}"
 
     def encode(self, x: Tensor) -> Tensor:
         places = self._places(x)
@@ -113,25 +134,150 @@ class TopK(Format):
     def numbers(self, d: int) -> int:
         return max(1, round(self.fraction * d))
 
+    def size(self, d: int, dtype: torch.dtype) -> int:
+        return self.numbers(d) * (dtype.itemsize + 4)
+
     def _places(self, x: Tensor) -> Tensor:
         return x.abs().topk(self.numbers(x.shape[-1]), dim=-1).indices
+
+
+@dataclass(frozen=True)
+class Bits(Format):
+    """Every number as one of 2ᵇ - 1 equally spaced ones between -s and s, packed; s, the largest magnitude, is sent along.
+
+    Rounding is deterministic, to the nearest. Of s a message has 16 bits and its power of two, so that other units, however far
+    off, give the same symbols. What is not finite arrives as NaN: a method that diverges is seen to diverge at both ends.
+    """
+
+    b: int
+
+    SCALE: ClassVar[int] = 4
+    """Bytes of s."""
+
+    def __post_init__(self) -> None:
+        if whole("the number of bits", self.b, least=2) > 10:
+            raise InvalidInput(f"{self.b} bits: between 2 and 10 are packed. Use 'float16' or longer messages instead.")
+
+    @property
+    def most(self) -> int:
+        """Symbols are whole numbers from -most to most."""
+        return 2 ** (self.b - 1) - 1
+
+    def encode(self, x: Tensor) -> Tensor:
+        mantissa, power = self._scale(x)
+        symbols = self._symbols(x, mantissa, power) + self.most
+        return torch.cat((_bytes(mantissa, 2), _bytes(power, 2), pack(symbols, self.b)), dim=-1)
+
+    def decode(self, message: Tensor, d: int, dtype: torch.dtype) -> Tensor:
+        head = message[..., : self.SCALE].to(torch.int32)
+        mantissa = head[..., 0:1] + 256 * head[..., 1:2]
+        power = head[..., 2:3] + 256 * head[..., 3:4]
+        return self._numbers(unpack(message[..., self.SCALE :], self.b, d) - self.most, mantissa, power, dtype)
+
+    def understood(self, x: Tensor) -> Tensor:
+        mantissa, power = self._scale(x.detach())
+        heard = self._numbers(self._symbols(x.detach(), mantissa, power), mantissa, power, x.dtype)
+        learns = torch.is_grad_enabled() and x.requires_grad
+        return (
+            x + (heard - x).detach() if learns else heard
+        )  # rounding has no slope: it is learned through as if it were not there
+
+    def numbers(self, d: int) -> int:
+        return d
+
+    def size(self, d: int, dtype: torch.dtype) -> int:
+        return self.SCALE + packed_size(d, self.b)
+
+    def _scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """s = mantissa/2¹⁶ · 2^(power - BIAS), at least the largest magnitude; a mantissa of 0 says that s is not finite."""
+        largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1)
+        fine = largest.isfinite()
+        share, power = torch.frexp(torch.where(fine, largest, 0.0))
+        mantissa = (share.double() * 2**16).ceil().clamp(1, 2**16 - 1).to(torch.int32)  # 1 where everything is 0
+        return torch.where(fine, mantissa, 0), power.to(torch.int32) + BIAS
+
+    def _unit(self, mantissa: Tensor, power: Tensor) -> Tensor:
+        """s / most."""
+        share = torch.where(mantissa > 0, mantissa.double() / (2**15 * self.most), torch.nan)
+        return share * 2.0 ** (power.double() - BIAS - 1)  # half the power, which may be one more than fp64 has
+
+    def _symbols(self, x: Tensor, mantissa: Tensor, power: Tensor) -> Tensor:
+        unit = self._unit(mantissa, power)
+        return (x.double() / unit.clamp(min=TINY)).round().nan_to_num(0).clamp(-self.most, self.most).to(torch.int64)
+
+    def _numbers(self, symbols: Tensor, mantissa: Tensor, power: Tensor, dtype: torch.dtype) -> Tensor:
+        return (symbols.double() * self._unit(mantissa, power)).to(dtype)
+
+    def __str__(self) -> str:
+        return f"{self.b} bits"
+
+
+BIAS = 1100
+"""Added to powers of two, the lowest of which is that of the smallest number fp64 knows, so that none is negative."""
+TINY = 5e-324
+"""The smallest such number: what is divided by it instead of by 0 is 0."""
+
+
+def _bytes(numbers: Tensor, count: int) -> Tensor:
+    """The lowest bytes of whole numbers [*, 1] -> [*, count]."""
+    return torch.cat([(numbers >> (8 * place)) & 255 for place in range(count)], dim=-1).to(torch.uint8)
+
+
+def packed_size(d: int, b: int) -> int:
+    """Bytes of d symbols of b bits."""
+    if b > 8:
+        return d + packed_size(d, b - 8)
+    together = _together(b)
+    return -(-d // together) * (together * b // 8)
+
+
+def pack(symbols: Tensor, b: int) -> Tensor:
+    """Whole numbers below 2ᵇ, [*, d], as bytes [*, packed_size(d, b)]; those above 8 bits in two layers."""
+    if b > 8:
+        return torch.cat((pack(symbols & 255, 8), pack(symbols >> 8, b - 8)), dim=-1)
+    together, d = _together(b), symbols.shape[-1]
+    symbols = torch.nn.functional.pad(symbols, (0, -d % together)).unflatten(-1, (-1, together))
+    word = symbols[..., 0]
+    for place in range(1, together):
+        word = word | (symbols[..., place] << (place * b))
+    return torch.stack([(word >> (8 * k)) & 255 for k in range(together * b // 8)], dim=-1).flatten(-2).to(torch.uint8)
+
+
+def unpack(message: Tensor, b: int, d: int) -> Tensor:
+    """What `pack` was given."""
+    if b > 8:
+        return unpack(message[..., :d], 8, d) | (unpack(message[..., d:], b - 8, d) << 8)
+    together = _together(b)
+    parts = message.to(torch.int64).unflatten(-1, (-1, together * b // 8))
+    word = parts[..., 0]
+    for k in range(1, parts.shape[-1]):
+        word = word | (parts[..., k] << (8 * k))
+    return torch.stack([(word >> (place * b)) & (2**b - 1) for place in range(together)], dim=-1).flatten(-2)[..., :d]
+
+
+def _together(b: int) -> int:
+    """How many symbols of b <= 8 bits fill whole bytes."""
+    return 8 // math.gcd(b, 8)
 
 
 Channel = Format | Outage
 """A network has at most one of each (`Network.through`)."""
 CASTS = ("float32", "float16", "bfloat16")
-FORMATS = ("full", *CASTS, "top-10%")
+FORMATS = ("full", *CASTS, "8-bit", "top-10%")
 """Names, by example."""
 
 
 def message_format(name: str) -> Format | None:
-    """'full' sends what there is; 'float16' and its like cast; 'top-5%' sends the largest twentieth of the coordinates."""
+    """'full' sends what there is; 'float16' and its like cast; '6-bit' packs numbers of six bits; 'top-5%' sends the largest
+    twentieth of the coordinates."""
     if not isinstance(name, str):
         raise unknown("kind of messages", name, FORMATS)
     if name == "full":
         return None
     if name in CASTS:
         return Cast(getattr(torch, name))
+    if name.endswith("-bit") and name[:-4].isdecimal():
+        return Bits(int(name[:-4]))
     if not (name.startswith("top-") and name.endswith("%")):
         raise unknown("kind of messages", name, FORMATS)
     try:

@@ -63,6 +63,8 @@ class Route:
     """The undirected edge each arrival took."""
     sent: Tensor
     """The undirected edge of every message that leaves a node held here."""
+    senders: Tensor
+    """The row in a NodeTensor of each node held here that sends; along the tree the message has these rows and no others."""
 
 
 class Routes:
@@ -101,14 +103,14 @@ class Routes:
         """A round each: from the deepest nodes of the spanning tree to the root."""
         tree = self.topology.tree
         levels = [tree.level(depth) for depth in range(tree.height, 0, -1)]
-        return [self._route(np.array([(node, tree.parent[node]) for node in level]), by_arc=False) for level in levels]
+        return [self._along([(node, tree.parent[node]) for node in level]) for level in levels]
 
     @cached_property
     def down(self) -> list[Route]:
         """And back."""
         tree = self.topology.tree
         levels = [tree.level(depth) for depth in range(1, tree.height + 1)]
-        return [self._route(np.array([(tree.parent[node], node) for node in level]), by_arc=False) for level in levels]
+        return [self._along([(tree.parent[node], node) for node in level]) for level in levels]
 
     @property
     def _all(self) -> np.ndarray:
@@ -116,7 +118,11 @@ class Routes:
         back = self.arcs[:, ::-1]
         return np.concatenate((self.arcs, back[self.home[back[:, 0]] != self.rank]))
 
-    def _route(self, arcs: np.ndarray, *, by_arc: bool) -> Route:
+    def _along(self, arcs: list[tuple[int, int]]) -> Route:
+        """Some nodes send each a row; the others are not in the message."""
+        return self._route(np.array(arcs), by_arc=False, some=True)
+
+    def _route(self, arcs: np.ndarray, *, by_arc: bool, some: bool = False) -> Route:
         arcs = arcs[np.lexsort((arcs[:, 0], arcs[:, 1]))]  # by receiver, then sender
         source, target = self.home[arcs[:, 0]], self.home[arcs[:, 1]]
         leaving, arriving, edges = source == self.rank, target == self.rank, self.edge_of(arcs)
@@ -126,6 +132,9 @@ class Routes:
             rows = np.searchsorted(keys, arcs[:, 0] * self.topology.n + arcs[:, 1])
         else:
             rows = self.row[arcs[:, 0]]
+        senders = np.unique(self.row[arcs[leaving, 0]])
+        if some:
+            rows = np.searchsorted(senders, rows)
         inside = leaving & arriving
         links = []
         for rank in sorted({*source[arriving].tolist(), *target[leaving].tolist()} - {self.rank}):
@@ -135,7 +144,8 @@ class Routes:
         places = None if bool(inside.sum() == arriving.sum()) else self._tensor(place[inside])
         receivers, taken = self._tensor(self.row[arcs[arriving, 1]]), self._tensor(edges[arriving])
         sent = self._tensor(edges[leaving])
-        return Route(self._tensor(rows[inside]), places, tuple(links), int(arriving.sum()), receivers, taken, sent)
+        sending = self._tensor(senders)
+        return Route(self._tensor(rows[inside]), places, tuple(links), int(arriving.sum()), receivers, taken, sent, sending)
 
     def _tensor(self, numbers: np.ndarray) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(numbers), dtype=torch.long, device=self.device)

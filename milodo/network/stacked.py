@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from milodo.network.base import Network
+from milodo.network.channels import Format
+from milodo.network.memory import understood
 from milodo.network.routes import Route
 from milodo.topology import Topology
 from milodo.types import EdgeTensor, NodeTensor
@@ -40,9 +42,16 @@ class StackedNetwork(Network):
         # swap(spread(x)) in one gather instead of two.
         return x.index_select(-2, self.routes.of_nodes.rows) if by_node else super()._differentiably(x, by_node)
 
-    def _scatter(self, x: NodeTensor) -> NodeTensor:
+    def _say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # Nothing is packed that nobody carries.
+        said = x if form is None else understood(form, x, exact)
+        return said, said.index_select(-2, route.rows)
+
+    def _scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
         # What would come down is what the root has.
-        return x.narrow(-2, self.topology.tree.root, 1).expand_as(x).contiguous()
+        root = x.narrow(-2, self.topology.tree.root, 1)
+        said = root if form is None or self.n == 1 else understood(form, root, exact)
+        return said.expand_as(x).contiguous()
 
 
 class CommonMixingNetwork(StackedNetwork):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from milodo.errors import InvalidInput
-from milodo.network import Cast, Outage, StackedNetwork, TopK, degraded
+from milodo.network import Bits, Cast, Outage, StackedNetwork, TopK, degraded
 
 CHANNELS = {"outage": Outage(0.4, seed=2), "cast": Cast(torch.float16), "top": TopK(0.4)}
-FORMATS = [Cast(torch.float32), Cast(torch.float16), Cast(torch.bfloat16), TopK(0.1), TopK(0.4), TopK(1.0)]
+FORMATS = [*map(Cast, (torch.float32, torch.float16, torch.bfloat16)), *map(TopK, (0.1, 0.4, 1.0)), *map(Bits, range(2, 11))]
 D = 7
 NODE_VERBS = {
     "pull": lambda net, x: net.pull(x),
@@ -60,7 +60,21 @@ def test_a_second_of_a_kind_is_refused_and_so_is_what_is_no_channel():
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_what_is_understood_is_what_is_decoded(form, dtype):
     x = torch.randn(3, 5, 11, dtype=dtype, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(form.understood(x), form.decode(form.encode(x), 11, dtype))
+    message = form.encode(x)
+    assert torch.equal(form.understood(x), form.decode(message, 11, dtype))
+    assert form.size(11, dtype) == message.shape[-1] * message.element_size() and message.dtype == form.wire(dtype)
+
+
+@pytest.mark.parametrize("b", range(2, 11))
+def test_bits_are_off_by_half_a_level_at_most_in_any_unit(b):
+    form, x = Bits(b), torch.randn(4, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(b))
+    found = form.decode(form.encode(x), 33, torch.float64)
+    level = x.abs().amax(-1, keepdim=True) / form.most
+    assert bool(((found - x).abs() <= 0.5001 * level).all())
+    for power in (-1000, 1000):
+        assert torch.equal(form.decode(form.encode(x * 2.0**power), 33, torch.float64), found * 2.0**power)
+    assert not form.decode(form.encode(0 * x), 33, torch.float64).any()
+    assert form.decode(form.encode(x / 0), 33, torch.float64).isnan().all()  # divergence is seen at both ends
 
 
 @pytest.mark.parametrize("kind", [*CHANNELS, "outage and cast", "outage and top", "none"])

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trajectories import FEW, GRAPHS, LARGE, SHARED
+from trajectories import FEW, GRAPHS, LARGE, LOSSY, REMEMBERING, SHARED, SHORT
 
 from milodo.algorithms import METHODS
 from milodo.learned import LEARNED
@@ -18,8 +18,11 @@ from real import together
 AGREE = 1e-10
 INSTANCES = 2
 """That trajectories.py runs at once."""
-CASES = [f"{graph} {name} perfect" for graph in GRAPHS for name in (*METHODS, *LEARNED)]
-CASES += [f"{graph} {name} {kind}" for graph in GRAPHS[:1] for name in ("prox-ed", "milodo") for kind in ("lossy", "short")]
+CASES = [
+    f"{graph} {name} perfect" for graph in GRAPHS for name in (*METHODS, *LEARNED, *(f"{name} in bits" for name in REMEMBERING))
+]
+CASES += [f"{graph} {name} {kind}" for graph, name in SHORT for kind in ("lossy", "short")]
+CASES += [f"{graph} {name} lossy" for graph, name in LOSSY]
 CASES.append(f"{LARGE} prox-ed perfect")
 
 

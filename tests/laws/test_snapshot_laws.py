@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from trajectories import D, methods
+from trajectories import REMEMBERING, D, methods, remembering
 
 from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput
@@ -18,10 +18,10 @@ GRAPH = "ring(4)"
 
 
 @pytest.mark.parametrize("outage", [0.0, 0.3])
-@pytest.mark.parametrize("name", [*METHODS, *LEARNED])
+@pytest.mark.parametrize("name", [*METHODS, *LEARNED, *(f"{name} in bits" for name in REMEMBERING)])
 def test_a_resumed_run_is_bit_identical(tmp_path, name, outage):
     problem = Lasso(4, D, 8, 0.0 if name == "base-rules" else 0.1).sample([0, 1])
-    method = methods(GRAPH)[name]
+    method = (methods(GRAPH) | remembering(GRAPH))[name]
     if outage and method.rounds is None:  # a sum over a spanning tree needs links that hold, and says so
         with pytest.raises(InvalidInput, match="one message is lost"):
             solve(method, problem, degraded(StackedNetwork(GRAPH), outage=outage), Stop(steps=60))

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milodo.algorithms import PGExtra, ProxATC, ProxED
-from milodo.algorithms.fastmix import enough_rounds
 from milodo.errors import InvalidInput
 from milodo.loop import Stop, solve
 from milodo.network import StackedNetwork
-from milodo.network.averaging import Polynomial
+from milodo.network.averaging import enough
 from milodo.network.consensus import average, exact_steps, maximum
 from milodo.problems import Lasso
 from milodo.topology import WEIGHTS, Mixing, Topology, topology, weights
@@ -108,12 +107,12 @@ def test_safe_parameters_are_those_of_the_whole_spectrum(example, method, large,
     assert found.gamma == pytest.approx(method.safe(2.0, StackedNetwork(example, "lazy")).gamma, rel=2 * NEAR)
 
 
-def test_bounds_alone_give_enough_rounds_and_hardly_more(example, large, monkeypatch):
-    K, polynomial = enough_rounds(net := StackedNetwork(example, "lazy")), Polynomial.enough(net, 0.5)
+@pytest.mark.parametrize(("name", "left"), [("fastmix", 0.3), ("chebyshev", 0.5)])
+def test_bounds_alone_give_enough_rounds_and_hardly_more(example, name, left, large, monkeypatch):
+    K = enough(name, StackedNetwork(example, "lazy"), left).rounds
     monkeypatch.undo()
-    net = StackedNetwork(example, "lazy")
-    assert enough_rounds(net) <= K <= 3 * enough_rounds(net)
-    assert polynomial.K == Polynomial.enough(net, 0.5).K
+    known = enough(name, StackedNetwork(example, "lazy"), left).rounds
+    assert known <= K <= (3 if name == "fastmix" else 1) * known
 
 
 def test_nodes_of_a_large_graph_find_their_average_without_the_whole_spectrum(example, large):

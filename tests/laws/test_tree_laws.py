@@ -12,10 +12,9 @@ from milodo.errors import InvalidInput
 from milodo.loop import Stop, solve
 from milodo.metrics import Units, off_by
 from milodo.network import Outage, StackedNetwork, StackedObserver, degraded
-from milodo.network.averaging import Polynomial
 from milodo.problems import Lasso, LeastSquares, Logistic
 from milodo.status import Status
-from milodo.topology import EXAMPLES, Topology, dense, topology, weights
+from milodo.topology import EXAMPLES, Topology, topology
 from milodo.topology.tree import spanning_tree
 
 OBSERVER = StackedObserver()
@@ -86,32 +85,6 @@ def test_a_sum_of_short_messages_is_the_same_at_every_node_and_costs_less(net, m
     assert torch.equal(found, found[:1].expand_as(found))
     torch.testing.assert_close(found, x.sum(0).expand_as(x), rtol=0, atol=off * net.n)
     assert short.traffic.bytes == size * short.traffic.floats
-
-
-@pytest.mark.parametrize("K", [1, 2, 3, 6])
-def test_a_polynomial_leaves_consensus_alone_and_shrinks_all_else_as_it_says(net, K):
-    if net.n == 1:
-        assert not Polynomial.of(net, K).defect(some(net), net).any()
-        return
-    A, eye = Polynomial.of(net, K), torch.eye(net.n, dtype=torch.float64)
-    M = eye - torch.from_numpy(dense(net.topology, weights(net.topology)))
-    found = eye - A.defect(eye, net)
-    assert net.traffic.rounds == K
-    # The same by eigenvectors: m (1 + T_K) of every eigenvalue, T_K by its definition.
-    values, vectors = torch.linalg.eigh(M)
-    if not A.exact:
-        u = (A.high + A.low - 2 * values) / (A.high - A.low)
-        T = torch.where(u > 1, torch.cosh(K * torch.acosh(u.clamp(min=1))), torch.cos(K * torch.acos(u.clamp(-1, 1))))
-        torch.testing.assert_close(found, vectors @ torch.diag(A.q / (1 + A.q) * (1 + T)) @ vectors.mT, rtol=0, atol=1e-9)
-    torch.testing.assert_close(found.sum(0), torch.ones(net.n).double(), rtol=0, atol=1e-12)
-    others = torch.linalg.eigvalsh(found - 1 / net.n)
-    assert float(others.min()) > -1e-9 and float(others.max()) < A.contraction + 1e-9
-
-
-def test_agreement_is_a_fixed_point_of_a_polynomial_in_single_precision():
-    net = StackedNetwork("tree(31)", dtype=torch.float32)
-    x = torch.full((31, 2), 0.1)
-    assert not Polynomial.of(net, 6).defect(x, net).any()
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

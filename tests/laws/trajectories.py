@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from milodo.algorithms import METHODS
+from milodo.algorithms import METHODS, Remembering
 from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo
 from milodo.loop import Stop, iterate, solve
-from milodo.network import DistributedNetwork, StackedNetwork, TreeObserver, degraded
+from milodo.network import Bits, DistributedNetwork, StackedNetwork, TreeObserver, degraded
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
 from milodo.topology import topology
@@ -25,12 +25,23 @@ from disturb import disturbed
 
 GRAPHS = ("ring(4)", "star(4)", "grid(2x3)", "tree(4)", "erdos_renyi(4,0.6,seed=1)")
 """With four processes most have one node each; with three some hold two."""
-SHARED, FEW = 3, ("prox-ed", "dapg", "milodo")
-"""Where processes share nodes, these methods are enough: one round, several, and swap itself."""
+SHARED, FEW = 3, ("prox-ed", "dapg", "milodo", "tree-apg")
+"""Where processes share nodes, these methods are enough: one round, several, swap itself, a tree."""
+KINDS = (("perfect", {}), ("lossy", {"outage": 0.3}), ("short", {"messages": "float16"}))
+SHORT = [(GRAPHS[0], "prox-ed"), (GRAPHS[0], "milodo")]
+LOSSY = [(GRAPHS[2], "prox-ed in bits"), (GRAPHS[2], "milodo in bits")]
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
 STEPS, D = 20, 7
 SMALL = {"gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1, "c_s": 0.05, "c_u": 1.0}
+
+
+REMEMBERING = FEW
+"""These, too, with messages of a few bits and a memory: by node, in several rounds, by arc, over a tree."""
+
+
+def remembering(graph: str) -> dict:
+    return {f"{name} in bits": Remembering(method, Bits(5)) for name, method in methods(graph).items() if name in REMEMBERING}
 
 
 def methods(graph: str) -> dict:
@@ -75,13 +86,13 @@ def main() -> None:
     with joined(60) as group:
         for graph in (*GRAPHS, LARGE):
             n = topology(graph).n
-            chosen = {"prox-ed": METHODS["prox-ed"](gamma=SMALL["gamma"])} if graph == LARGE else methods(graph)
+            chosen = (
+                {"prox-ed": METHODS["prox-ed"](gamma=SMALL["gamma"])} if graph == LARGE else methods(graph) | remembering(graph)
+            )
             if group.world == SHARED:
-                chosen = {name: method for name, method in chosen.items() if name in FEW}
+                chosen = {name: method for name, method in chosen.items() if name.split()[0] in FEW}
             for name, method in chosen.items():
-                for kind, options in (("perfect", {}), ("lossy", {"outage": 0.3}), ("short", {"messages": "float16"}))[
-                    : 3 if name in ("prox-ed", "milodo") and graph in GRAPHS[:1] else 1
-                ]:
+                for kind, options in KINDS[: 3 if (graph, name) in SHORT else 2 if (graph, name) in LOSSY else 1]:
                     family = Lasso(n, D, 8, 0.0 if name == "base-rules" else 0.1)
                     real = DistributedNetwork(graph, timeout=60)
                     observer = TreeObserver(real.peers, n)

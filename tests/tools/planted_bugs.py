@@ -36,6 +36,7 @@ class Bug:
 NET, PROBLEM, REG = "laws/test_network_laws.py", "laws/test_problem_laws.py", "laws/test_regularizer_laws.py"
 ALG, EQ, UNITS, REF = "laws/test_algorithm_laws.py", "test_equations.py", "laws/test_unit_laws.py", "laws/test_reference_laws.py"
 CHANNELS, ADVANCE = "laws/test_channel_laws.py", "test_advance.py"
+REM = "laws/test_remembering_laws.py"
 DEG, LEARNED, SITES, SPEED = "laws/test_degraded_laws.py", "laws/test_learned_laws.py", "test_sites.py", "test_speedup.py"
 SPECTRUM = "laws/test_spectrum_laws.py"
 BUGS = [
@@ -63,8 +64,8 @@ BUGS = [
     Bug("algorithms/prox_ed.py", "y_mixed = y - net.lap(y) / 2", "y_mixed = y - net.lap(y)", f"{ALG} {EQ}"),
     Bug("algorithms/pg_extra.py", "state.c - lap / 2", "state.c - lap", f"{ALG} {EQ}"),
     Bug("algorithms/dapg.py", "momentum = (1 - self.alpha) / (1 + self.alpha)", "momentum = 1 - self.alpha", f"{ALG} {EQ}"),
-    Bug("algorithms/odapg.py", "fastmix(self.tau * z + (1 - self.tau) * state.y, net, self.K)", "fastmix(self.tau * state.z + (1 - self.tau) * state.y, net, self.K)", f"{ALG} {EQ}"),
-    Bug("algorithms/fastmix.py", "return (1 - root) / (1 + root)", "return (1 - root) / 2", f"{ALG} {EQ}"),
+    Bug("algorithms/odapg.py", "A(self.tau * z + (1 - self.tau) * state.y, net)", "A(self.tau * state.z + (1 - self.tau) * state.y, net)", f"{ALG} {EQ}"),
+    Bug("network/averaging.py", "return (1 - root) / (1 + root)", "return (1 - root) / 2", f"{ALG} {EQ}"),
     Bug("algorithms/prox_atc.py", "y_mixed = net.mix(y)", "y_mixed = y", f"{ALG} {EQ}"),
     Bug("algorithms/prox_dgd.py", "problem.prox(net.mix(z), self.gamma)", "net.mix(problem.prox(z, self.gamma))", f"{ALG} {EQ}"),
     Bug("algorithms/primal_dual.py", "state.y + 2 * self.gamma", "state.y + self.gamma", f"{ALG} {EQ}"),
@@ -104,11 +105,16 @@ BUGS = [
     Bug("loop.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem, net.at_step(k))", ADVANCE),
     Bug("loop.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem.at_step(k), net)", f"{ADVANCE} laws/test_snapshot_laws.py"),
     Bug("network/channels.py", "default_rng([self.seed, k, round])", "default_rng([self.seed, round])", CHANNELS),
-    Bug("network/base.py", "said = x if form is None else form.understood(x)", "said = x", CHANNELS),
+    Bug("network/base.py", "said = x if form is None else understood(form, x, exact)", "said = x", CHANNELS),
     Bug("judge.py", "late = self.seconds is not None and seconds >= self.seconds", "late = False", ADVANCE),
     Bug("algorithms/rule.py", "e = state.x if beta is None else state.x + beta * (state.x - state.last)", "e = state.x", "laws/test_rule_laws.py"),
     Bug("learned/per_node.py", "if graph == self.topology:", "if graph.n == self.topology.n:", "test_learned_kinds.py"),
     Bug("tree.py", "return tree_map(lambda part: part.index_select(0, rows), tree)", "return tree", "test_tree.py test_tuning.py"),
+    Bug("network/base.py", "memory.keep(Slot(torch.where(up, said[..., :d], slot.said), torch.where(up, heard[..., :d], slot.heard)))", "memory.keep(Slot(said[..., :d], torch.where(up, heard[..., :d], slot.heard)))", REM),
+    Bug("network/base.py", "slot = Slot(_plus(slot.said, said, d)[..., :d], slot.heard + heard[..., :d])", "slot = Slot(part[..., :d], slot.heard + heard[..., :d])", REM),
+    Bug("network/channels.py", "return -(-d // together) * (together * b // 8)", "return d * b // 8", f"{REM} laws/test_channel_laws.py"),
+    Bug("network/averaging.py", "found = found + c * d", "found = found + abs(c) * d", "laws/test_averaging_laws.py"),
+    Bug("algorithms/tree_apg.py", "curved = f_x - f_e - slope", "curved = f_x - f_e", f"{ALG} {REM}"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,96 @@
+"""Messages with a memory: any method, sending only the difference from what was said before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from milodo.algorithms.base import Algorithm
+from milodo.algorithms.parameters import Space
+from milodo.errors import InvalidInput
+from milodo.network import Format, Network
+from milodo.network.memory import Memory
+from milodo.problems import Problem
+from milodo.types import NodeTensor
+
+
+class State(NamedTuple):
+    x: NodeTensor
+    inner: Any
+    """The method's own state."""
+    replicas: Any
+    """Of every exchange in an iteration, what both ends have of it (`Slot`)."""
+
+
+@dataclass(frozen=True)
+class Remembering(Algorithm):
+    """A method whose messages are differences, as a format has them. Of each exchange in an iteration both ends keep a replica ẑ:
+
+    q = Q(z - ẑ)      is sent
+    ẑ⁺ = ẑ + q        at both ends, and is what both use in place of z
+
+    Where z comes to rest so does ẑ, whatever Q rounds away: q is relative to what is still to be said, so a few bits lose nothing
+    in the end. Everything the graph adds up is made of ẑ_i - ẑ_j, the same at both ends but for its sign, so what summed to zero
+    over the nodes (duals, tracked gradients) still does. A sum over a spanning tree keeps a replica for each of its edges and one
+    of the total. A message that is lost changes neither replica.
+    """
+
+    method: Algorithm
+    form: Format
+
+    State = State
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, Remembering):
+            raise InvalidInput(f"{self.method.label} remembers already what was said. Give the method alone.")
+
+    @property
+    def label(self) -> str:  # type: ignore[override]
+        return f"{self.method.label}, {self.form}"
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return self.method.exact
+
+    @property
+    def space(self) -> Space:  # type: ignore[override]
+        return self.method.space
+
+    @property
+    def asks(self) -> str:
+        return self.method.asks
+
+    @property
+    def longest(self) -> int | None:  # type: ignore[override]
+        return self.method.longest
+
+    @property
+    def rounds(self) -> int | None:
+        return self.method.rounds
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return self.method.chosen
+
+    def rounds_on(self, net: Network) -> int:
+        return self.method.rounds_on(net)
+
+    def floats_on(self, net: Network, d: int) -> int:
+        return self.method.floats_on(net, d)
+
+    def at(self, nodes: Sequence[int]) -> Remembering:
+        return replace(self, method=self.method.at(nodes))
+
+    def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
+        inner, memory = self.method.init(x0, problem, net), Memory(self.form, None)
+        with torch.no_grad():  # an iteration in which nothing is sent tells how many replicas there are
+            self.method.step(inner, problem, net.remembering(memory))
+        return State(inner.x, inner, memory.replicas)
+
+    def step(self, state: State, problem: Problem, net: Network) -> State:
+        memory = Memory(self.form, state.replicas)
+        inner = self.method.step(state.inner, problem, net.remembering(memory))
+        return State(inner.x, inner, memory.replicas)

@@ -1,0 +1,94 @@
+"""Replicas: what was said before, kept alike at both ends of a link, so that only the difference is sent."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from milodo.network.channels import Format
+
+
+class Slot(NamedTuple):
+    """Of one exchange in an iteration."""
+
+    said: Tensor
+    """What the other ends have of what we said so far, one row a row of the message."""
+    heard: Tensor | None
+    """What we have of what they said, one row an arrival. None where what comes is what goes on: a total on its way down."""
+
+
+class Memory:
+    """The replicas of one iteration, in the order in which its exchanges ask for them.
+
+    A step is given those of the iteration before and leaves new ones. Nothing is sent while `slots` is None: then an iteration is
+    only rehearsed, to learn how many replicas there are and of which shape; all begin at zero.
+    """
+
+    def __init__(self, form: Format, slots: Iterable[Slot] | None) -> None:
+        self.form, self.rehearsing, self.new = form, slots is None, list[Slot]()
+        self._old = list(slots or ())
+
+    def recall(self, like: Tensor, rows: int, arrivals: int | None, d: int) -> Slot:
+        """The next exchange's, of d coordinates a row."""
+        if not self.rehearsing:
+            return self._old[len(self.new)]
+        shapes = (None if count is None else (*like.shape[:-2], count, d) for count in (rows, arrivals))
+        return Slot(*(None if shape is None else like.new_zeros(shape) for shape in shapes))  # type: ignore[arg-type]
+
+    def keep(self, slot: Slot) -> None:
+        self.new.append(slot)
+
+    @property
+    def replicas(self) -> Any:
+        """All of them, as a tree; those of exchanges that were not made are what they were."""
+        return replicas_of([*self.new, *self._old[len(self.new) :]])
+
+
+def replicas_of(slots: list[Slot]) -> Any:
+    return _tree(len(slots))(*slots)
+
+
+@lru_cache
+def _tree(count: int) -> Any:
+    return namedtuple("Replicas", [f"slot{k}" for k in range(count)])  # their number is the method's
+
+
+def encoded(form: Format, x: Tensor, exact: int) -> Tensor:
+    """A message through a format, the last `exact` columns as they are."""
+    if not exact:
+        return form.encode(x)
+    body, tail = x[..., :-exact], x[..., -exact:]
+    return torch.cat((_as_bytes(form.encode(body)), _as_bytes(tail)), dim=-1)
+
+
+def decoded(form: Format, message: Tensor, d: int, exact: int, like: Tensor) -> Tensor:
+    """What was encoded, as the other end understands it; d counts all columns."""
+    if not exact:
+        return form.decode(message, d, like.dtype)
+    width = exact * like.element_size()
+    body = form.decode(_from_bytes(message[..., :-width], form.wire(like.dtype)), d - exact, like.dtype)
+    return torch.cat((body, _from_bytes(message[..., -width:], like.dtype)), dim=-1)
+
+
+def understood(form: Format, x: Tensor, exact: int) -> Tensor:
+    """decoded(encoded(x)) without the packing in between."""
+    return form.understood(x) if not exact else torch.cat((form.understood(x[..., :-exact]), x[..., -exact:]), dim=-1)
+
+
+def size(form: Format | None, d: int, exact: int, like: Tensor) -> int:
+    """Bytes of such a message."""
+    number = like.element_size()
+    return d * number if form is None else form.size(d - exact, like.dtype) + exact * number
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.uint8 else x.contiguous().view(torch.uint8)
+
+
+def _from_bytes(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if dtype == torch.uint8 else x.clone(memory_format=torch.contiguous_format).view(dtype)

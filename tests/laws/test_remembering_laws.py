@@ -1,0 +1,156 @@
+"""Messages with a memory: every registered method, whatever it sends, through every format."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from test_algorithm_laws import close, run, start, tensors
+
+from milodo.algorithms import METHODS, AcceleratedED, Remembering
+from milodo.errors import InvalidInput
+from milodo.loop import iterate
+from milodo.network import Bits, Cast, Outage, StackedNetwork, TopK, degraded
+from milodo.problems import Lasso, optimum
+from milodo.topology import Topology
+from milodo.tree import leaves, tree_map
+
+LOSSLESS = Cast(torch.float64)
+GOSSIP = [name for name, method in METHODS.items() if not method.needs]
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Lasso(6, 8, 20, 0.1).sample([0, 1])
+
+
+@pytest.mark.parametrize("graph", ["ring(6)", "star(6)", "erdos_renyi(6,0.5,seed=1)"])
+def test_where_nothing_is_lost_the_trajectory_is_the_methods_own(name, build, problem, graph):
+    method, x0 = build(name, problem), start(problem)
+    bare, nets = run(method, problem, StackedNetwork(graph), 20, x0), [StackedNetwork(graph) for _ in range(2)]
+    remembering = run(Remembering(method, LOSSLESS), problem, nets[0], 20, x0)
+    run(method, problem, nets[1], 20, x0)
+    # z - ẑ + ẑ is z up to rounding, which twenty steps may multiply.
+    for (field, one), other in zip(leaves(remembering.inner).items(), leaves(bare).values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=lambda text, field=field: f"{field}: {text}")
+    assert vars(nets[0].traffic) == vars(nets[1].traffic)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.exact])
+def test_ten_bits_reach_the_certified_optimum(name, build, problem):
+    net, best = StackedNetwork("ring(6)"), optimum(problem).x.unsqueeze(-2)
+    state = run(Remembering(build(name, problem), Bits(10)), problem, net, 1300)
+    assert (state.x - best).norm(dim=-1).max() < 1e-10
+
+
+@pytest.mark.parametrize("outage", [0.0, 0.3])
+@pytest.mark.parametrize("form", [Bits(4), Bits(9), Cast(torch.float16), TopK(0.5)], ids=str)
+def test_replicas_at_both_ends_are_equal_at_every_step(name, build, problem, form, outage):
+    if outage and name not in GOSSIP:
+        return
+    net = degraded(StackedNetwork("grid(2x3)"), outage=outage)
+    routes = net.routes
+    for state in itertools.islice(iterate(Remembering(build(name, problem), form), problem, net, x0=start(problem)), 8):
+        hops = iter(itertools.cycle(routes.up))
+        for slot in state.replicas:
+            if slot.heard is None:  # a total: one replica, the same at every node
+                assert torch.equal(slot.said, slot.said[..., :1, :].expand_as(slot.said))
+                continue
+            by_node = slot.said.shape[-2] == net.n and slot.heard.shape[-2] == len(net.arcs)
+            route = next(hops) if name not in GOSSIP else routes.of_nodes if by_node else routes.of_arcs
+            assert torch.equal(slot.heard, slot.said.index_select(-2, route.rows))
+
+
+@pytest.mark.parametrize("name", GOSSIP)
+def test_lost_messages_change_no_replica(name, build, problem):
+    net = StackedNetwork("ring(6)").through(Outage(0.5, seed=1))
+    method = Remembering(build(name, problem), Bits(8))
+    states = list(itertools.islice(iterate(method, problem, net, x0=start(problem)), 4))
+    first = net.topology.arcs
+    up = net.outage.up(len(net.topology.edges), 3, 0)
+    edges = [net.topology.edges.index((min(arc), max(arc))) for arc in first]
+    before, after = states[2].replicas[0].said, states[3].replicas[0].said
+    moved = (before != after).any(-1).any(0).tolist()
+    assert moved == [bool(up[edge]) for edge in edges] and not all(moved)
+
+
+def test_bytes_are_what_the_format_sends(name, build, problem):
+    net = StackedNetwork("ring(6)")
+    method = Remembering(build(name, problem), Bits(4))
+    states = iterate(method, problem, net)
+    next(states)
+    assert vars(net.traffic) == {"rounds": 0, "messages": 0, "floats": 0, "bytes": 0}  # rehearsing sends nothing
+    next(states)
+    assert net.traffic.rounds == method.rounds_on(net) and net.traffic.floats == method.floats_on(net, problem.d)
+    scalars = 8 * (net.traffic.floats // net.traffic.messages - problem.d)  # numbers that arrive as they are
+    assert net.traffic.bytes == net.traffic.messages * (4 + 4 + scalars)  # eight numbers of four bits, and their scale
+
+
+def test_relabelling_nodes_relabels_the_trajectory(name, build, problem):
+    net = StackedNetwork("erdos_renyi(6,0.5,seed=1)")
+    order = (3, 0, 5, 1, 4, 2)
+    back = [order.index(i) for i in range(6)]
+    renamed = Topology.from_edges((order[i], order[j]) for i, j in net.topology.edges)
+    # A tree's partial sums depend on who is whose parent, which names decide: there sums are compared, not how they are rounded.
+    form = LOSSLESS if name not in GOSSIP else Bits(6)
+    method, x0 = Remembering(build(name, problem), form), start(problem)
+    state = run(method, problem, net, 10, x0)
+    moved = run(method, problem.at(back), StackedNetwork(renamed), 10, x0[..., back, :])
+    torch.testing.assert_close(moved.x, state.x[..., back, :], rtol=1e-9, atol=1e-9)
+
+
+def test_a_batch_of_instances_is_each_alone(name, build, problem):
+    net, method, x0 = StackedNetwork("ring(6)"), Remembering(build(name, problem), Bits(6)), start(problem)
+    together = run(method, problem, net, 10, x0)
+    for k in range(2):
+        alone = type(problem)(problem.A[k], problem.b[k], problem.reg)
+        # The same arithmetic in another order may round a symbol the other way; ten steps do not.
+        close(tree_map(lambda leaf, k=k: leaf[k], together.inner), run(method, alone, net, 10, x0[k]).inner)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_precision_and_the_shape_of_the_state_are_kept(name, build, dtype):
+    problem = Lasso(6, 8, 20, 0.1).sample([0, 1], dtype=dtype)
+    method = Remembering(build(name, problem), Bits(5))
+    shapes = None
+    for state in itertools.islice(iterate(method, problem, StackedNetwork("ring(6)", dtype=dtype)), 4):
+        assert type(state) is method.State and state._fields[0] == "x"
+        assert all(leaf.dtype == dtype for leaf in tensors(state))
+        found = {key: getattr(leaf, "shape", None) for key, leaf in leaves(state).items()}
+        assert shapes in (None, found)
+        shapes = found
+
+
+@pytest.mark.parametrize("outage", [0.0, 0.4])
+@pytest.mark.parametrize("form", [Bits(2), Bits(4), TopK(0.3)], ids=str)
+def test_duals_sum_to_zero_whatever_is_rounded_or_lost(form, outage):
+    problem = Lasso(10, 20, 5, 0.1).sample([0])
+    net = degraded(StackedNetwork("erdos_renyi(10,0.4,seed=1)"), outage=outage)
+    method = Remembering(AcceleratedED(gamma=0.5 / float(problem.lipschitz().max()), K=2), form)
+    for state in itertools.islice(iterate(method, problem, net), 30):
+        size = 1 + float(state.inner.y.abs().max())
+        assert float(state.inner.y.sum(-2).abs().max()) < 1e-11 * size
+
+
+def test_other_units_say_the_same_symbols(name, build, problem):
+    """Targets times 2^300: every message has the same bits but for the power of its scale."""
+    unit = 2.0**300
+    other = type(problem)(problem.A, problem.b * unit, type(problem.reg)(problem.reg.lam * unit))
+    method, net = Remembering(build(name, problem), Bits(4)), StackedNetwork("ring(6)")
+    one, two = run(method, problem, net, 10), run(method, other, net, 10)
+    assert torch.equal(one.x * unit, two.x)
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(problem):
+    method = METHODS["prox-ed"](gamma=0.01)
+    with pytest.raises(InvalidInput, match="remembers already"):
+        Remembering(Remembering(method, Bits(4)), Bits(4))
+    with pytest.raises(InvalidInput, match="Give one of them"):
+        run(Remembering(method, Bits(4)), problem, degraded(StackedNetwork("ring(6)"), messages="float16"), 1)
+    states = iterate(Remembering(method, Bits(4)), problem, StackedNetwork("ring(6)"), x0=start(problem).requires_grad_())
+    with pytest.raises(InvalidInput, match="cannot be learned through"):
+        next(states), next(states)
+    for bits in (1, 11, 2.5):
+        with pytest.raises(InvalidInput):
+            Bits(bits)
