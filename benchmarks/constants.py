@@ -51,7 +51,7 @@ def search(name: str, instances: int = 6, iterations: int = 800) -> list[tuple[f
         size = max(1, GROUP_NUMBERS // sampled.zeros().numel())
         found = []
         for part in (candidates[start : start + size] for start in range(0, len(candidates), size)):
-            group = _Group(LEPDO, sampled, net, {"alpha": 1.0}, part)
+            group = _Group(lambda own: LEPDO(**own), sampled, net, {"alpha": 1.0}, part)
             for k in sample_times(iterations, 40):
                 group.advance(k)
                 group.look(best, judge)

@@ -16,8 +16,10 @@ from milodo.network.averaging import enough
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
+DUAL = 0.05
+"""σ where A mixes little."""
 ENOUGH = 0.92
-"""What one application of A may leave of disagreement: with less mixing the dual step, the same for all, is too long."""
+"""What one application of A may leave of disagreement without momentum being held back."""
 APART = 30
 """Iterations between two restarts of a node, at least."""
 MEMORY = 0.9
@@ -40,11 +42,14 @@ class State(NamedTuple):
 class AcceleratedED(OverAverage):
     """Exact Diffusion with momentum, over any way A to average (network/averaging.py), from y⁰ = 0, t = 1:
 
-    e  = x + (t - 1)/t⁺ (x - x₋),   t⁺ = (1 + √(1 + 4t²))/2
+    e  = x + β (x - x₋),   β = (t - 1)/t⁺,   t⁺ = (1 + √(1 + 4t²))/2
     z  = prox_{γr}(e - γ(∇f(e) + y))
     v  = z - A z                                                        the rounds of A
     y⁺ = y + (σ/γ) v,   x⁺ = z - v,   σ = 0.05 + (1 - θ)²/2
     s⁺ = 0.9 s + 0.1 ⟨e - z, x⁺ - x⟩;   t⁺ = 1 where s⁺ > 0, at most every 30 iterations, each node for itself
+
+    Where A leaves more than 0.92 of disagreement, or links fail and nobody knows what it leaves (θ counts as 1 then), β <= 0.95:
+    for quadratic f, r = 0 and 0 ⪯ A ⪯ I the recurrence is stable for σ <= 1 - β, however little A mixes.
 
     These are LEPDO-1..3 with a momentum term, which vanishes at a fixed point: Theorem 1 speaks of it, too. γ, K and σ are the
     same at all nodes, so Σy = 0. The restart and t are each node's own and need no message. Lost messages leave Σv = 0 as it is.
@@ -66,8 +71,12 @@ class AcceleratedED(OverAverage):
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """γ = 0.95 / max(L̄/1.28, θL/(0.28 + θ)) with L̄ the mean of the L_i, 1.2/L without it; the lowest K with θ <= 0.92.
 
+        Where links fail, γ = 1.2/L and K = 1.
+
         Any γ <= 1.28/L is stable for quadratic f and r = 0, and more where mixing levels uneven curvatures; the rest is tested.
         """
+        if net.outage is not None:  # polynomials of higher degree than one are none of a graph that changes
+            return cls(gamma=1.2 / L, K=1)
         A = enough("fitted", net, ENOUGH)
         theta = A.contraction
         return cls(gamma=1.2 / L if mean is None else 0.95 / max(mean / 1.28, theta * L / (0.28 + theta)), K=A.rounds)
@@ -78,9 +87,13 @@ class AcceleratedED(OverAverage):
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         A = self.A(net)
-        sigma = 0.05 + (1 - A.contraction) ** 2 / 2
+        left = A.contraction if net.outage is None else 1.0
+        sigma = DUAL + (1 - left) ** 2 / 2
         t = (1 + (1 + 4 * state.t**2).sqrt()) / 2
-        e = state.x + (state.t - 1) / t * (state.x - state.last)
+        beta = (state.t - 1) / t
+        if left > ENOUGH:
+            beta = beta.clamp(max=1 - DUAL)
+        e = state.x + beta * (state.x - state.last)
         z = problem.prox(e - self.gamma * (problem.grad(e) + state.y), self.gamma)
         v = A.defect(z, net)
         y = state.y + sigma / self.gamma * v

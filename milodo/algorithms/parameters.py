@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ class Choice(Parameter):
     """A whole number, each value tried in turn."""
 
     values: tuple[int, ...]
+
+    def up_to(self, most: float) -> tuple[int, ...]:
+        """Also larger ones, each half as large again as the one before."""
+        found = list(self.values)
+        while (more := math.ceil(1.5 * found[-1])) <= most:
+            found.append(more)
+        return tuple(found)
 
     def check(self, what: str, value: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -85,12 +85,14 @@ class Remembering(Algorithm):
         return replace(self, method=self.method.at(nodes))
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        inner, memory = self.method.init(x0, problem, net), Memory(self.form, None)
+        inner = self.method.init(x0, problem, net)
         with torch.no_grad():  # an iteration in which nothing is sent tells how many replicas there are
-            self.method.step(inner, problem, net.remembering(memory))
-        return State(inner.x, inner, memory.replicas)
+            rehearsed = self._stepped(inner, problem, net, Memory(self.form, None))
+        return State(inner.x, inner, rehearsed.replicas)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        memory = Memory(self.form, state.replicas)
-        inner = self.method.step(state.inner, problem, net.remembering(memory))
+        return self._stepped(state.inner, problem, net, Memory(self.form, state.replicas))
+
+    def _stepped(self, inner: Any, problem: Problem, net: Network, memory: Memory) -> State:
+        inner = self.method.step(inner, problem, net.remembering(memory))
         return State(inner.x, inner, memory.replicas)

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+from milodo.algorithms.auto import learn
 from milodo.bench.place import Chunk, Place, Simulated
 from milodo.bench.plan import Planner, Progress, certified, chunks, race_seeds
 from milodo.bench.recorder import Recorder, Stopwatch, record
 from milodo.bench.records import append_records, read_records, write_records
 from milodo.bench.run_file import NAME, GraphFacts, MethodFacts, Provenance, ReferenceFacts, RunFile
 from milodo.config import Experiment, MethodTable
+from milodo.config.tables import AUTO
 from milodo.errors import InvalidInput
 from milodo.folder import RunFolder
 from milodo.learned import fused
@@ -190,6 +192,8 @@ class Benchmark:
             task += f", instances {chunk[0] + 1} to {chunk[1]}"
         self.progress(task, 0.0, "")
         keeper = place.keeper(method, chunk, recorder, watch)
+        if method.name == AUTO:
+            learn(problem, net)  # what nodes tell each other before they choose is part of the price
         try:
             record(algorithm, problem, net, recorder, limits, lambda f: self.progress(task, f, ""), keeper, watch)
         finally:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
 
 from milodo.algorithms import METHODS, Algorithm
+from milodo.algorithms.auto import Facts, choose, learn
 from milodo.algorithms.published import published
 from milodo.bench import cache
 from milodo.bench.place import Chunk
 from milodo.bench.run_file import MethodFacts, TuningFacts, WeightsFacts
 from milodo.bench.tuning import Parameters, tune
 from milodo.config import Experiment, MethodTable
+from milodo.config.tables import AUTO
 from milodo.errors import InvalidInput
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer
@@ -56,10 +58,12 @@ class Planner:
 
     def plan(self, method: MethodTable) -> tuple[MethodFacts, TuningFacts | None]:
         """What a method runs with and, if any of it was searched, how."""
+        if method.name == AUTO:
+            return self._chosen(method), None
         parameters, tuning = ({}, None) if method.learned else self._parameters(method)
         algorithm, weights = self.algorithm(method, parameters)
         facts = MethodFacts(
-            label=algorithm.label + (f" ({method.remark})" if method.remark else ""), parameters=parameters, weights=weights,
+            label=algorithm.label + (f" ({method.words})" if method.words else ""), parameters=parameters, weights=weights,
             how="learned" if method.learned else method.use if METHODS[method.name].space else "nothing",
             rounds_per_iteration=algorithm.rounds_on(self.net), exact=algorithm.exact, needs=algorithm.asks,
         )  # fmt: skip
@@ -70,15 +74,19 @@ class Planner:
         if facts.parameters is None or method.learned:
             return facts.parameters is not None
         try:
-            METHODS[method.name](**facts.parameters)
-        except (TypeError, InvalidInput):
+            method.handcrafted(facts.parameters)
+        except (TypeError, KeyError, InvalidInput):
             return False
         return True
 
     def algorithm(self, method: MethodTable, parameters: Parameters) -> tuple[Algorithm, WeightsFacts | None]:
         """The method, ready to run, and which weights it has if it is learned."""
         if not method.learned:
-            return METHODS[method.name](**parameters), None  # type: ignore[arg-type]
+            return method.handcrafted(parameters), None
+        optimizer, weights = self._optimizer(method)
+        return method.saying(optimizer), weights
+
+    def _optimizer(self, method: MethodTable) -> tuple[Learned, WeightsFacts]:
         assert method.weights is not None
         optimizer, card = load_optimizer(method.weights)
         if card.kind != method.name:
@@ -89,9 +97,8 @@ class Planner:
         """Of a learned method, whose weights fit the graph."""
         if not method.learned:
             return None
-        algorithm, weights = self.algorithm(method, {})
-        assert isinstance(algorithm, Learned)
-        algorithm.check_network(self.net)
+        optimizer, weights = self._optimizer(method)
+        optimizer.check_network(self.net)
         return weights
 
     def _parameters(self, method: MethodTable) -> tuple[Parameters, TuningFacts | None]:
@@ -114,7 +121,8 @@ class Planner:
             "method": method.name, "fixed": fixed, "problem": self.family.name, "seeds": self._tuning_seeds,
             "topology": self.net.topology.fingerprint, "weights": network.weights,
             **network.model_dump(include={"outage", "messages", "mixing"}, exclude_defaults=True),
-            "search": table.model_dump(mode="json", exclude={"unit"} - table.model_fields_set),
+            **{f"method's {key}": value for key in ("over", "messages") if (value := getattr(method, key)) is not None},
+            "search": table.model_dump(mode="json", exclude={"unit", "wide"} - table.model_fields_set),
             "space": {name: repr(kind) for name, kind in cls.space.items()},
         }  # fmt: skip
         asked = {**table.model_dump(mode="json"), "seeds": self._tuning_seeds, "fixed": fixed}
@@ -129,7 +137,7 @@ class Planner:
         def progress(fraction: float, detail: str) -> None:
             self.progress(task, min(fraction, 0.99), detail)  # 1 is said with the result
 
-        found = tune(cls, problem, net, best, table, fixed=fixed, progress=progress).to_json()
+        found = tune(cls, problem, net, best, table, fixed=fixed, make=method.handcrafted, progress=progress).to_json()
         cache.store(key, found)
         tuning = TuningFacts.model_validate({**asked, **found})
         self.progress(task, 1.0, "every candidate diverged" if tuning.score is None else brief(tuning.best or {}))
@@ -156,9 +164,27 @@ class Planner:
         net = self.experiment.network.network(seed=self.experiment.seed, dtype=dtype, device=self.device)
         return problem, found.value if found else None, net
 
+    def _chosen(self, method: MethodTable) -> MethodFacts:
+        """What auto takes on this network, for the instances it will run on."""
+        network = self.experiment.network
+        rehearsal = network.network(seed=self.experiment.seed, dtype=self.family.judged_in, device=self.device)
+        every = [learn(problem, rehearsal) for problem in self._race_problems()]
+        facts = Facts(
+            *(max(getattr(each, key) for each in every) for key in ("L", "mean", "pooled", "sums")), reliable=not network.outage
+        )
+        chosen = choose(method.price, facts, self.net, self.family.d, network.link)
+        self.progress(f"choose for {method.price}", 1.0, chosen.why)
+        return MethodFacts(
+            label=f"Auto for {method.remark}: {chosen.algorithm.label}", parameters=chosen.best.parameters, how="auto",
+            why=chosen.why, prediction=chosen.prediction, rounds_per_iteration=chosen.algorithm.rounds_on(self.net),
+            exact=chosen.algorithm.exact, needs=chosen.algorithm.asks,
+        )  # fmt: skip
+
+    def _race_problems(self) -> Iterator[Problem]:
+        return (self._problem(race_seeds(self.experiment, chunk)) for chunk in chunks(self.experiment))
+
     def _safe(self, method: type[Algorithm]) -> Parameters:
         """Parameters the method derives itself, from the largest curvature of any node of the instances it will run on."""
-        every = (self._problem(race_seeds(self.experiment, chunk)) for chunk in chunks(self.experiment))
-        L = torch.cat([problem.lipschitz() for problem in every])  # [instances, n]
+        L = torch.cat([problem.lipschitz() for problem in self._race_problems()])  # [instances, n]
         chosen = method.safe(float(L.max()), self.net, float(L.mean(-1).max()))
         return {name: getattr(chosen, name) for name in method.space}

@@ -118,6 +118,10 @@ class MethodFacts(Part):
     how: str = ""
     """Where the parameters come from."""
     needs: str = ""
+    why: str = ""
+    """Of 'auto': what it chose, and what the next best would cost."""
+    prediction: dict[str, Any] | None = None
+    """Of 'auto': iterations and cost of every candidate."""
     rounds_per_iteration: Count | None = None
     exact: bool | None = None
     weights: WeightsFacts | None = None

@@ -27,6 +27,8 @@ from milodo.problems import Problem
 from milodo.tree import selected
 
 Parameters = dict[str, float | int]
+Make = Callable[[Mapping[str, Any]], Algorithm]
+"""A method from its parameters."""
 Progress = Callable[[float], None]
 """Called with the fraction that is done."""
 Search = TuningTable
@@ -88,14 +90,16 @@ FEW_LOSSES = 3
 @torch.no_grad()
 def tune(
     method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search,
-    *, fixed: Parameters | None = None, progress: Callable[[float, str], None] | None = None,
+    *, fixed: Parameters | None = None, make: Make | None = None, progress: Callable[[float, str], None] | None = None,
 ) -> Tuning:  # fmt: skip
     """The parameters with which `method` reaches the target soonest on `problem`, whose optimal values are given; without them,
-    the parameters with the lowest loss in the end."""
+    the parameters with the lowest loss in the end. `make` makes the method from its parameters, where it is to be one with short
+    messages, say."""
     fixed = dict(fixed or {})
     kinds = {name: kind for name, kind in method.space.items() if name not in fixed}
     free = {name: kind for name, kind in kinds.items() if isinstance(kind, Continuous)}
-    whole = {name: kind.values for name, kind in kinds.items() if isinstance(kind, Choice)}
+    widest = 2 / math.sqrt(1 - net.contraction) if search.wide and net.contraction < 1 else 0
+    whole = {name: kind.up_to(widest) for name, kind in kinds.items() if isinstance(kind, Choice)}
     choices = [fixed | dict(zip(whole, values, strict=True)) for values in itertools.product(*whole.values())]
     steps = [name for name, kind in free.items() if kind.relative]
     unit = search.unit
@@ -104,7 +108,7 @@ def tune(
     points = {1: search.points, 2: search.points_each}.get(len(free), FEW)
     grids = {name: kind.grid(points, unit if kind.relative else 1.0) for name, kind in free.items()}
     ratio = {name: float(grid[1] / grid[0]) for name, grid in grids.items()}
-    trials = _Trials(method, problem, net, optimum, search)
+    trials = _Trials(make or (lambda parameters: method(**parameters)), problem, net, optimum, search)
     stages = 1 + (search.refinements if free else 0)
 
     def run(grids: dict[str, np.ndarray], stage: int) -> None:
@@ -157,10 +161,8 @@ def _beyond(
 class _Trials:
     """Candidates of one method that have been run, and the running of more."""
 
-    def __init__(
-        self, method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search
-    ) -> None:
-        self.method, self.problem, self.net, self.optimum, self.search = method, problem, net, optimum, search
+    def __init__(self, make: Make, problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search) -> None:
+        self.make, self.problem, self.net, self.optimum, self.search = make, problem, net, optimum, search
         self.done: list[Trial] = []
         self.judge = Judge(problem, StackedObserver(), steps=search.iterations)
 
@@ -189,7 +191,7 @@ class _Trials:
         few = FRONT if self.optimum is not None else FEW_LOSSES
         front = [t for t in sorted(self.done, key=_rank) if not t.diverged and choice.items() <= t.parameters.items()][:few]
         larger = [{name: t.parameters[name] * (MARGIN if name in steps else 1) for name in free} for t in front]
-        search, rounds = self.search, self._unit(self.method(**best.parameters))
+        search, rounds = self.search, self._unit(self.make(best.parameters))
         if self.optimum is not None:
             longer = max(1, min(search.iterations, math.ceil(3 * best.score / rounds)))
             search = search.model_copy(update={"iterations": longer})
@@ -208,7 +210,7 @@ class _Trials:
         """Runs candidates until one reaches the target or none can beat `to_beat` any more (None: to the end)."""
         size = max(1, GROUP_NUMBERS // self.problem.zeros().numel())
         parts = [candidates[start : start + size] for start in range(0, len(candidates), size)]
-        groups = [_Group(self.method, self.problem, self.net, choice, part) for part in parts]
+        groups = [_Group(self.make, self.problem, self.net, choice, part) for part in parts]
         unit = self._unit(groups[0].algorithm)
         known = self.optimum is not None
         for k in sample_times(search.iterations, TIMES_PER_DECADE if known else LOOKS_PER_DECADE):
@@ -228,10 +230,8 @@ class _Trials:
 class _Group:
     """Candidates as one method whose step sizes are tensors [candidates, 1, ..., 1]; those that diverge leave."""
 
-    def __init__(
-        self, method: type[Algorithm], problem: Problem, net: Network, choice: Parameters, candidates: list[Parameters]
-    ) -> None:
-        self.method, self.problem, self.net, self.choice, self.candidates = method, problem, net, choice, candidates
+    def __init__(self, make: Make, problem: Problem, net: Network, choice: Parameters, candidates: list[Parameters]) -> None:
+        self.make, self.problem, self.net, self.choice, self.candidates = make, problem, net, choice, candidates
         self.alive = list(range(len(candidates)))
         self.gaps: list[list[tuple[int, float]]] = [[] for _ in candidates]
         """Of each candidate: (k, mean gap, or loss, over the instances); inf once it has diverged."""
@@ -242,7 +242,7 @@ class _Group:
     def _build(self) -> Algorithm:
         like, ones = self.problem.zeros(), [1] * (len(self.problem.batch) + 2)
         columns = {name: [self.candidates[c][name] for c in self.alive] for name in self.candidates[0]}
-        return self.method(**self.choice, **{name: like.new_tensor(each).reshape(-1, *ones) for name, each in columns.items()})
+        return self.make({**self.choice, **{name: like.new_tensor(each).reshape(-1, *ones) for name, each in columns.items()}})
 
     def advance(self, to: int) -> None:
         for k in range(self.k + 1, to + 1 if self.alive else 0):

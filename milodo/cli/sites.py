@@ -34,6 +34,11 @@ Graph = Annotated[str, typer.Option(help="Who talks to whom: ring, path, star, c
 Links = Annotated[
     str, typer.Option(help="reliable: sums over a spanning tree, the cheapest; lossy: gossip, which survives lost messages.")
 ]
+Pay = Annotated[str, typer.Option(help="What is to be least: bytes, rounds or seconds. The method is chosen by it.")]
+Latency = Annotated[
+    float | None, typer.Option(help="Of a link, in seconds, for --pay seconds. Measured in real runs unless given.", min=0)
+]
+Bandwidth = Annotated[float | None, typer.Option(help="Of a link, in bytes a second, likewise.", min=1)]
 Intercept = Annotated[bool, typer.Option(help="Fit an intercept, which is not penalised.")]
 Standardise = Annotated[
     bool, typer.Option("--standardise", help="Scale features by the mean and variance of all sites, found by consensus.")
@@ -57,7 +62,8 @@ def solve(
         list[str], typer.Option(help="The sites' files: a pattern such as 'site-*.csv', or repeated.", show_default=False)
     ],
     target: Target = "y", loss: Loss = "squared", l1: L1Weight = 0.0, graph: Graph = "ring", links: Links = "reliable",
-    intercept: Intercept = True, standardise: Standardise = False, ignore: Ignore = None, method: Method = None,
+    pay: Pay = "bytes", latency: Latency = None, bandwidth: Bandwidth = None, intercept: Intercept = True,
+    standardise: Standardise = False, ignore: Ignore = None, method: Method = None,
     chosen: Set = None, optimizer: Optimizer = None, tolerance: Tolerance = 1e-8, iterations: Iterations = 200_000,
     out: Annotated[Path, typer.Option(help="Where fit.json and coefficients.csv go.")] = Path("runs/fit"),
 ) -> None:  # fmt: skip
@@ -86,7 +92,8 @@ def node(
     context: typer.Context,
     data: Annotated[Path, typer.Option(help="This site's file. {rank} stands for the node's number.", show_default=False)],
     target: Target = "y", loss: Loss = "squared", l1: L1Weight = 0.0, graph: Graph = "ring", links: Links = "reliable",
-    intercept: Intercept = True, standardise: Standardise = False, ignore: Ignore = None, method: Method = None,
+    pay: Pay = "bytes", latency: Latency = None, bandwidth: Bandwidth = None, intercept: Intercept = True,
+    standardise: Standardise = False, ignore: Ignore = None, method: Method = None,
     chosen: Set = None, optimizer: Optimizer = None, tolerance: Tolerance = 1e-8, iterations: Iterations = 200_000,
     out: Annotated[Path, typer.Option(help="Where node 0 writes fit.json and coefficients.csv.")] = Path("runs/fit"),
     snapshot_every: SnapshotEvery = None, resume: Resume = False, timeout: Timeout = None,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from milodo.algorithms import METHODS
 from milodo.algorithms.published import published
 from milodo.config.panels import Content, ReproductionTable, Size, panel_contents
-from milodo.config.tables import MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
+from milodo.config.tables import AUTO, MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
 from milodo.config.training import TrainingTable, recipe
 from milodo.errors import LARGEST, QUOTE, InvalidInput, quoted, shortened, unknown
 from milodo.files import is_file
@@ -64,8 +64,17 @@ class Experiment(Table):
             raise ValueError(f"the topology {graph} has {graph.n} nodes, but [problem] says n = {family.n}. Change one of them.")
         for method in self.methods:
             needs = METHODS[method.name].needs if method.name in METHODS else ""
+            if method.over == "tree":
+                needs = "links that hold (a lost message breaks a sum)"
             if needs and (self.network.outage or self.network.messages.startswith("top-")):
                 raise ValueError(f"{method.name} needs {needs}. Remove outage or top-k messages from [network], or the method.")
+            if method.messages and self.network.messages != "full":
+                raise ValueError(
+                    f"{method.name} has messages = {quoted(method.messages)}, and [network] shortens them to "
+                    f"{quoted(self.network.messages)} as well. Remove one of them."
+                )
+            if method.price == "seconds" and method.name == AUTO and self.network.link is None:
+                raise ValueError("auto with pay = 'seconds' must know the links: give [network] latency and bandwidth.")
         keys = [method.key for method in self.methods]
         for key in keys:
             if keys.count(key) > 1:

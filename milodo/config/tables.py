@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from milodo.algorithms import METHODS
+from milodo.algorithms import METHODS, Algorithm, Remembering
+from milodo.algorithms.auto import Link, made
+from milodo.algorithms.over import OverAverage
 from milodo.errors import LARGEST, InvalidInput, quoted, unknown
 from milodo.learned import LEARNED
 from milodo.network import Network, StackedNetwork, degraded, message_format
+from milodo.network.averaging import AVERAGES
 from milodo.network.stacked import CommonMixingNetwork
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
 from milodo.problems.base import MOST_INSTANCES
 from milodo.topology import WEIGHTS, Topology, topology
 
+AUTO = "auto"
+"""Not a method, but the choice of one (milodo/algorithms/auto.py)."""
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 Instances = Annotated[int, Field(ge=1, le=MOST_INSTANCES)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -100,6 +105,10 @@ class NetworkTable(Table):
     """Probability with which each link is down in each round."""
     messages: str = "full"
     """How iterates travel: 'full', 'float32', 'float16', 'bfloat16', or the largest coordinates only, 'top-10%'."""
+    latency: NonNegativeNumber | None = None
+    """Seconds until a message of no length arrives."""
+    bandwidth: Positive | None = None
+    """Bytes a second over each link. Both are what auto with pay = 'seconds' must know in a simulation."""
     mixing: Literal["robust", "common"] = "robust"
     """'common' adds up w_ij x_j with W rounded: only to show what Appendix D warns of."""
 
@@ -108,6 +117,11 @@ class NetworkTable(Table):
             raise unknown("weights", self.weights, WEIGHTS)
         message_format(self.messages)
         return topology(self.topology)
+
+    @property
+    def link(self) -> Link | None:
+        """Between any two neighbours, as far as it is given."""
+        return None if self.latency is None or self.bandwidth is None else Link(self.latency, self.bandwidth)
 
     def network(self, *, seed: int, make: Callable[..., Network] = StackedNetwork, **options: Any) -> Network:
         """All of it: graph, weights, links that fail, short messages; simulated, or as `make` carries messages."""
@@ -160,6 +174,8 @@ class TuningTable(Table):
     """Grid points of each parameter where there are two."""
     refinements: Annotated[int, Field(ge=0, le=100)] = 3
     """Finer grids around the best."""
+    wide: bool = False
+    """Whether numbers of rounds are searched up to 2/√gap, gap being that of the mixing weights, and not only up to 3."""
     unit: Positive = 0.25
     """Step sizes are searched in units of 1/L; of this where a problem knows no L."""
 
@@ -178,11 +194,31 @@ class MethodTable(Table):
     """Of a learned method: a shipped name (`milodo optimizers`) or a path."""
     iterations: Count | None = None
     """Fewer than [run]'s, for a method whose steps are costly."""
+    pay: Literal["bytes", "rounds", "seconds"] | None = None
+    """Of 'auto': what it is to need least of; bytes unless given."""
+    messages: str | None = None
+    """It sends differences from what it said before, each end with a replica: '4-bit', 'float16', 'top-10%', ..."""
+    over: str | None = None
+    """How a method that can choose brings the nodes together: 'fastmix', 'chebyshev', 'fitted', 'tree' or 'round'."""
 
     @model_validator(mode="after")
     def _known(self) -> MethodTable:
-        if self.name not in METHODS and self.name not in LEARNED:
-            raise ValueError(str(unknown("method", self.name, [*METHODS, *LEARNED])))
+        if self.name not in (AUTO, *METHODS, *LEARNED):
+            raise ValueError(str(unknown("method", self.name, [AUTO, *METHODS, *LEARNED])))
+        if self.name == AUTO:
+            if {"use", "parameters", "weights", "messages", "over"} & self.model_fields_set:
+                raise ValueError("auto chooses its method, parameters and messages itself: it takes 'pay' and 'label' only.")
+            return self
+        if self.pay is not None:
+            raise ValueError(f"{self.name}: 'pay' is for name = 'auto', which chooses a method by its price. Remove the key.")
+        if self.messages is not None and message_format(self.messages) is None:
+            raise ValueError(f"{self.name}: messages = {quoted(self.messages)} shortens nothing. Remove the key.")
+        if self.over is not None:
+            if self.name not in METHODS or not issubclass(METHODS[self.name], OverAverage):
+                ways = ", ".join(name for name, method in METHODS.items() if issubclass(method, OverAverage))
+                raise ValueError(f"{self.name} has no choice of how to average; {ways} have. Remove 'over'.")
+            if self.over not in AVERAGES:
+                raise ValueError(f"{self.name}: {unknown('way to average', self.over, AVERAGES)}")
         if self.learned:
             if self.weights is None:
                 raise ValueError(
@@ -203,7 +239,7 @@ class MethodTable(Table):
             space[key].check(f"{METHODS[self.name].label}: {key}", value)
         if self.use == "given":
             try:
-                METHODS[self.name](**self.parameters)  # type: ignore[arg-type]
+                self.handcrafted(self.parameters)
             except TypeError:
                 needed = ", ".join(space)
                 raise ValueError(f"{self.name}: give all of its parameters ({needed}) in [methods.parameters].") from None
@@ -219,8 +255,33 @@ class MethodTable(Table):
         return self.name in LEARNED
 
     @property
+    def price(self) -> str:
+        """What 'auto' is to need least of."""
+        return self.pay or "bytes"
+
+    def handcrafted(self, parameters: Mapping[str, Any]) -> Algorithm:
+        """With these parameters; 'auto' is what they say was chosen."""
+        if self.name == AUTO:
+            return made(dict(parameters))
+        over = {} if self.over is None else {"over": self.over}
+        return self.saying(METHODS[self.name](**parameters, **over))
+
+    def saying(self, method: Algorithm) -> Algorithm:
+        """The method, with its messages as they are asked for."""
+        form = message_format(self.messages) if self.messages is not None else None
+        return method if form is None else Remembering(method, form)
+
+    @property
     def remark(self) -> str:
-        return self.label or ("" if self.use == "tuned" else self.use)
+        if self.name == AUTO:
+            return self.label or self.price
+        return self.label or ", ".join(word for word in (self.words, self.messages) if word)
+
+    @property
+    def words(self) -> str:
+        """What figures say of it beside its name, which says already how its messages travel."""
+        used = () if self.use == "tuned" else (self.use,)
+        return self.label or ", ".join((*used, *([f"over {self.over}"] if self.over else ())))
 
 
 class ReportTable(Table):

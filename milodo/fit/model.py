@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from milodo.algorithms import METHODS, AcceleratedED, Algorithm, TreeAPG
+from milodo.algorithms.auto import Chosen, Link, choose, learn
 from milodo.errors import InvalidInput, unknown
 from milodo.fit import newton
 from milodo.fit.newton import Newton
@@ -22,7 +23,8 @@ from milodo.learned.checkpoint import load_optimizer
 from milodo.loop import Keeper, Stop, solve
 from milodo.metrics import Units, mean_point, off_by
 from milodo.network import Network, Observer
-from milodo.network.consensus import average, maximum
+from milodo.network.consensus import maximum
+from milodo.network.probe import probe
 from milodo.problems.linear import LinearModel
 from milodo.status import Status
 from milodo.types import NodeTensor, Point
@@ -122,10 +124,9 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
         return _as_asked(task, problem, net)
     d, height = problem.d - task.intercept, net.topology.tree.height
     if task.links == "lossy":
-        L = problem.lipschitz().unsqueeze(-1)
-        method = AcceleratedED.safe(float(maximum(net, L).max()), net, float(average(net, L).max()))
-        why = f"{method.label}, because links may lose messages: gossip goes on without them, and needs no tuning here"
-        return Plan(method.label, f"{why} ({brief(method.chosen)})", _each(method, problem.d, net), method, method.chosen)
+        chosen = choose(task.pay, learn(problem, net, reliable=False), net, problem.d, link_of(task, net))
+        why = "because links may lose messages: gossip goes on without them, and needs no tuning here"
+        return _as_chosen(chosen, f"{chosen.best.name}, {why} ({brief(chosen.best.parameters)})")
     held = 8 * newton.numbers(problem.d)
     if newton.is_cheaper(task.loss, problem.d) and held <= LARGEST:
         each = f"{amount(2 * (net.topology.n - 1) * held)} in {2 * height} rounds"
@@ -134,9 +135,29 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
             return Plan("Moments", why, f"{each}, once")
         why = "Newton on sums: curvatures and gradients summed over a spanning tree, a small problem at every site, and again"
         return Plan("Newton on sums", why, f"{each}, in each of about ten iterations")
-    why = f"{TreeAPG.label}: gradients summed over a spanning tree, exact and the same at every site, nothing to tune"
-    why += f" (curvatures of {d:,} features would be {amount(held)} a message, more than gradients cost)"
-    return Plan(TreeAPG.label, why, _each(TreeAPG(), problem.d, net), TreeAPG(), {}, LOOKS["sums"])
+    chosen = choose(task.pay, learn(problem, net), net, problem.d, link_of(task, net))
+    why = f"{chosen.why} (curvatures of {d:,} features would be {amount(held)} a message, more than gradients cost)"
+    return _as_chosen(chosen, why)
+
+
+def _as_chosen(chosen: Chosen, why: str) -> Plan:
+    best, method = chosen.best, chosen.algorithm
+    every = LOOKS["sums" if method.rounds is None else "gossip"]
+    each = f"{amount(round(best.bytes))} in {best.rounds:g} rounds, in each iteration"
+    return Plan(method.label, why, each, method, dict(best.parameters), every)
+
+
+def link_of(task: Task, net: Network) -> Link | None:
+    """As given; else, where seconds count and the links are real, as measured now."""
+    if task.pay != "seconds" or (task.latency is not None and task.bandwidth is not None):
+        return None if task.latency is None or task.bandwidth is None else Link(task.latency, task.bandwidth)
+    if not net.real:
+        raise InvalidInput(
+            "the fewest seconds depend on the links, and here they are simulated: say their latency (in seconds) and bandwidth "
+            "(in bytes a second).",
+            "latency", "bandwidth",
+        )  # fmt: skip
+    return Link(*probe(net))
 
 
 def _each(method: Algorithm, d: int, net: Network) -> str:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from milodo.algorithms import METHODS
+from milodo.algorithms.auto import PAYS
 from milodo.errors import InvalidInput, unknown
 from milodo.files import is_file
 from milodo.fit.pooled import LOSSES
@@ -25,6 +26,12 @@ class Task:
     graph: str = "ring"
     links: str = "reliable"
     """'reliable', over which sums are exact, or 'lossy', which asks for gossip."""
+    pay: str = "bytes"
+    """What is to be least: bytes, rounds or seconds."""
+    latency: float | None = None
+    """Of a link, in seconds; with bandwidth, what seconds depend on. Real links are measured unless both are given."""
+    bandwidth: float | None = None
+    """In bytes a second."""
     weights: str = "metropolis"
     intercept: bool = True
     standardise: bool = False
@@ -41,6 +48,8 @@ class Task:
             raise unknown("loss", self.loss, LOSSES)
         if self.links not in LINKS:
             raise unknown("kind of links", self.links, LINKS)
+        if self.pay not in PAYS:
+            raise unknown("price", self.pay, PAYS)
         if not (math.isfinite(self.l1) and self.l1 >= 0):
             raise InvalidInput(f"l1 is {self.l1}, but a penalty must be a finite number >= 0.")
         if self.optimizer is not None and self.method is not None:

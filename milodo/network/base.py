@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import networkx as nx
 import numpy as np
@@ -44,6 +44,8 @@ class Network(ABC):
     total(x)_i = Σ_j x_j                    over all nodes, by messages along a spanning tree: exact, on links that hold
     """
 
+    real: ClassVar[bool] = False
+    """Whether messages travel between processes, and so take the time that they take."""
     k = 0
     """The iteration whose links these are (`at_step`)."""
     round = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import networkx as nx
 import numpy as np
@@ -115,6 +115,8 @@ class Peers:
 
 class DistributedNetwork(Network):
     """The nodes of this process. torch.distributed must be initialised, by every process alike (milodo.runtime does)."""
+
+    real: ClassVar[bool] = True
 
     def __init__(
         self,

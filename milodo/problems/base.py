@@ -46,6 +46,11 @@ class Problem(ABC):
         """Whether lipschitz() can answer."""
         return True
 
+    def half(self) -> tuple[NodeScalar, NodeScalar, NodeScalar] | None:
+        """How many samples a node has, the Lipschitz constant of half of them, and the largest trace that the Hessian of all can
+        have; None where f_i is no mean over samples."""
+        return None
+
     @abstractmethod
     def at(self, nodes: Sequence[int]) -> Self:
         """The same problem, holding only these rows."""

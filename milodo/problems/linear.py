@@ -120,6 +120,14 @@ class LinearModel(Problem):
         A = self.A if self.weights is None else self.weights.sqrt().unsqueeze(-1) * self.A
         return self.curvature * squared_norm(A) / self.samples
 
+    def half(self) -> tuple[NodeScalar, NodeScalar, NodeScalar]:
+        rows = slice(None, None, 2)  # samples of weight 0, which fill nodes up, are the last
+        weights = torch.ones_like(self.b) if self.weights is None else self.weights
+        A = weights[..., rows].sqrt().unsqueeze(-1) * self.A[..., rows, :]
+        count, share = (weights > 0).sum(-1).to(self.dtype), weights[..., rows].sum(-1) / weights.sum(-1)
+        trace = self.weigh(self.A.square().sum(-1)).mean(-1)
+        return count, self.curvature * squared_norm(A) / self.samples / share, self.curvature * trace
+
     def at(self, nodes: Sequence[int]) -> Self:
         rows = torch.as_tensor(nodes, device=self.device)
         weights = None if self.weights is None else self.weights.index_select(-2, rows)

@@ -1,0 +1,233 @@
+"""The cheapest way to a certified answer on one graph, for what the user pays for: predicted, chosen, explained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED
+from milodo.algorithms.base import Algorithm
+from milodo.algorithms.remembering import Remembering
+from milodo.algorithms.tree_apg import TreeAPG
+from milodo.errors import InvalidInput, unknown
+from milodo.network import Bits, Network
+from milodo.network.averaging import averaging, enough
+from milodo.network.consensus import average, maximum
+from milodo.problems import Problem
+from milodo.types import NodeScalar
+from milodo.words import amount
+
+PAYS = ("bytes", "rounds", "seconds")
+"""What a user may want to have least of."""
+FEWEST, MOST = 10.0, 150.0
+"""Iterations that accelerated gradients on exact sums are taken to need, at least and at most: what they really need nobody knows
+before."""
+BITS_OF_SUMS = 4
+"""With which sums over a tree need the iterations they need with 64; with 3 they may diverge."""
+BITS = ((4.0, 6), (20.0, 8))
+"""By how much an average may amplify rounding, and the bits its messages then need."""
+MORE = 3
+"""Further rounds that are considered beyond the fewest that are enough."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What every node knows before the start, having told its neighbours a few numbers."""
+
+    L: float
+    """The largest Lipschitz constant of a node."""
+    mean: float
+    """Of all nodes."""
+    pooled: float
+    """Of the mean of all f_i, as each node guesses it from its own samples."""
+    sums: float = MOST
+    """Iterations that accelerated gradients on exact sums will need, as nodes guess it from their own samples."""
+    reliable: bool = True
+    """Whether no message is ever lost."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between two neighbours, one like the other."""
+
+    latency: float
+    """Seconds until a message of no length arrives."""
+    bandwidth: float
+    """Bytes a second."""
+
+    def __post_init__(self) -> None:
+        if not (self.latency >= 0 and self.bandwidth > 0 and math.isfinite(self.latency)):
+            raise InvalidInput(
+                f"latency {self.latency:g} s and bandwidth {self.bandwidth:g} bytes/s: give a time >= 0 and a bandwidth > 0."
+            )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way, and what an iteration of it costs."""
+
+    name: str
+    parameters: dict[str, float | int]
+    """By which `made` makes it again."""
+    iterations: float
+    """Predicted."""
+    bytes: float
+    """All nodes together, an iteration, like what follows."""
+    rounds: float
+    seconds: float | None = None
+
+    def cost(self, pay: str) -> float:
+        """Of the whole run."""
+        each = getattr(self, pay)
+        if each is None:
+            raise InvalidInput("what a run takes in seconds depends on the links: say their latency and bandwidth.")
+        return self.iterations * each
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The cheapest candidate, and the others in order."""
+
+    pay: str
+    best: Candidate
+    others: tuple[Candidate, ...]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return made(self.best.parameters)
+
+    @property
+    def why(self) -> str:
+        cost = self.best.cost(self.pay)
+        said = f"{self.best.name}: for fewest {self.pay}, about {_said(cost, self.pay)}"
+        if not self.others:
+            return f"{said}; nothing else works on these links"
+        second = self.others[0]
+        more = second.cost(self.pay)
+        return f"{said}; {second.name} would take {_said(more, self.pay)}, {more / cost:.2g} times that"
+
+    @property
+    def prediction(self) -> dict[str, Any]:
+        """For the records."""
+        rows = {c.name: {"iterations": round(c.iterations, 1), "cost": c.cost(self.pay)} for c in (self.best, *self.others)}
+        return {"pay": self.pay, "chosen": self.best.name, "candidates": rows}
+
+
+def _said(cost: float, pay: str) -> str:
+    return amount(round(cost)) if pay == "bytes" else f"{cost:,.0f} rounds" if pay == "rounds" else f"{cost:.3g} s"
+
+
+def made(parameters: dict[str, float | int]) -> Algorithm:
+    """The method that was chosen: with a step size gossip, without one sums."""
+    own = {name: value for name, value in parameters.items() if name != "bits"}
+    method = AcceleratedED(**own) if own else TreeAPG()  # type: ignore[arg-type]
+    return Remembering(method, Bits(int(parameters["bits"])))
+
+
+def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = None) -> Chosen:
+    """The candidate with the least predicted cost on this network, for a problem of d unknowns."""
+    if pay not in PAYS:
+        raise unknown("price", pay, PAYS)
+    found = [*([sums(facts, net, d, link)] if facts.reliable else []), *gossips(facts, net, d, link)]
+    best, *others = sorted(found, key=lambda c: c.cost(pay))
+    return Chosen(pay, best, tuple(others))
+
+
+def sums(facts: Facts, net: Network, d: int, link: Link | None) -> Candidate:
+    """Tree-APG on differences of a few bits."""
+    method, form, tree = TreeAPG(), Bits(BITS_OF_SUMS), net.topology.tree
+    size = form.size(d, net.dtype) + net.dtype.itemsize
+    rounds = method.rounds_on(net)
+    seconds = None if link is None else rounds * (link.latency + size / link.bandwidth)
+    sent = 2 * (len(tree.parent) - 1) * size
+    return Candidate(f"{method.label} in {form}", {"bits": form.b}, facts.sums, sent, rounds, seconds)
+
+
+def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
+    """Accelerated-ED with as few rounds as are enough, and a few more; where links fail, with one."""
+    if not facts.reliable or net.outage is not None:
+        ways = [averaging("fitted", net, 1)]
+    else:
+        fewest = enough("fitted", net, ENOUGH).rounds
+        ways = [averaging("fitted", net, K) for K in range(fewest, fewest + MORE + 1)]
+    found = []
+    for A in ways:
+        bits = next((b for most, b in BITS if A.amplifies <= most), None)
+        if bits is None:
+            continue
+        form, theta = Bits(bits), A.contraction
+        failing = not facts.reliable or net.outage is not None
+        gamma = 1.2 / facts.L if failing else 0.95 / max(facts.mean / 1.28, theta * facts.L / (0.28 + theta))
+        size = form.size(d, net.dtype)
+        seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth)
+        found.append(
+            Candidate(
+                f"{AcceleratedED.label} (K = {A.rounds}) in {form}", {"gamma": gamma, "K": A.rounds, "bits": bits},
+                slower(facts, theta), A.messages * size, A.rounds, seconds,
+            )
+        )  # fmt: skip
+    return found
+
+
+DUALS = 9.0
+"""Times 1/σ that gossip takes at least: the duals, which a step moves by σ, must find their place."""
+
+
+def slower(facts: Facts, theta: float) -> float:
+    """Iterations of gossip, where those of exact sums are known: measured on 16 graphs with seven kinds of data (docs/plus.md).
+
+    Where nodes hold much the same data it needs hardly more; where their curvatures cancel in the mean, sums can take the longer
+    steps that the mean allows, and gossip cannot.
+    """
+    sigma = DUAL + (1 - theta) ** 2 / 2
+    return max(facts.sums * max(1.2, 0.9 * facts.L / facts.pooled * (0.4 + 0.6 * theta)), DUALS / sigma)
+
+
+@torch.no_grad()
+def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
+    """What `choose` needs to know, by telling neighbours: the same at every node.
+
+    Three sums of one number a node, over the tree where links hold, else by gossip; and one maximum, which floods the graph. Of a
+    batch of instances it is the worst.
+    """
+    L, n = problem.lipschitz(), net.topology.n
+    pooled = pooled_guess(problem, n)
+    own = torch.stack((L, pooled, sums_guess(problem, pooled, n)), dim=-1)
+    mean = net.total(own) / n if reliable and net.outage is None else average(net, own)
+    largest = maximum(net, L.unsqueeze(-1))
+    L_mean, guess, iterations = (float(part.max()) for part in mean.unbind(-1))
+    return Facts(float(largest.max()), L_mean, min(guess, L_mean), iterations, reliable and net.outage is None)
+
+
+def pooled_guess(problem: Problem, n: int) -> NodeScalar:
+    """The Lipschitz constant of the mean of all f_i, as each node can guess it alone [*batch, n]; L_i where it cannot.
+
+    √L falls with the number of samples like a + b/√N where samples are independent (Marchenko and Pastur 1967); a node knows L_i
+    and that of half of its samples, and so what n times as many would have.
+    """
+    L, known = problem.lipschitz(), problem.half()
+    if known is None:
+        return L
+    N, half, _ = known
+    root = N.sqrt()
+    b = (half.sqrt() - L.sqrt()).clamp(min=0) * root / (math.sqrt(2) - 1)
+    a = (L.sqrt() - b / root).clamp(min=0)
+    return torch.minimum(L, torch.maximum((a + b / (math.sqrt(n) * root)).square(), L / n))
+
+
+def sums_guess(problem: Problem, pooled: NodeScalar, n: int) -> NodeScalar:
+    """4 √κ, as each node can guess it alone [*batch, n]; MOST where it cannot.
+
+    κ is the largest eigenvalue of the mean Hessian over the smallest, which is taken for (1 - √y)² times the mean one, y = d/nN,
+    as it is where samples are independent, and for zero where they are few.
+    """
+    known = problem.half()
+    if known is None:
+        return torch.full_like(pooled, MOST)
+    N, _, trace = known
+    y = (problem.d / (n * N)).sqrt()
+    kappa = pooled * problem.d / trace / (1 - y).clamp(min=1e-6).square()
+    return torch.where(y < 0.9, 4 * kappa.sqrt(), MOST).nan_to_num(MOST).clamp(FEWEST, MOST)

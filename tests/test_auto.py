@@ -1,0 +1,240 @@
+"""The choice by price: what is learned before the start, what is predicted, what is chosen, in races and in fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from milodo.algorithms import METHODS, Remembering
+from milodo.algorithms.auto import MOST, PAYS, Facts, Link, choose, learn, made, pooled_guess
+from milodo.bench.run_file import RunFile
+from milodo.errors import InvalidInput
+from milodo.fit import Task, fit_here
+from milodo.fit.sites import Site
+from milodo.loop import Stop, solve
+from milodo.network import Outage, StackedNetwork
+from milodo.problems import L1, CustomProblem, Lasso, Logistic, optimum
+
+GRAPHS = ("ring(10)", "star(8)", "grid(3x4)", "tree(15)", "complete(6)", "path(7)", "ring(1)", "ring(2)")
+SOME = Facts(L=40.0, mean=38.0, pooled=8.0)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("pay", PAYS)
+@pytest.mark.parametrize("lossy", [False, True])
+def test_what_is_chosen_costs_what_was_predicted_for_an_iteration(graph, pay, lossy):
+    net = StackedNetwork(graph)
+    if lossy:
+        net = net.through(Outage(1e-12))  # links that may fail, and did not
+    problem = Lasso(net.topology.n, 30, 5, 0.1).sample([0])
+    chosen = choose(pay, learn(problem, net), net, 30, Link(0.01, 1e6))
+    before, steps = net.traffic.snapshot(), 4
+    result = solve(chosen.algorithm, problem, net, Stop(steps=steps))
+    sent = net.traffic - before
+    assert vars(result.traffic) == vars(sent)
+    assert sent.bytes == steps * chosen.best.bytes and sent.rounds == steps * chosen.best.rounds
+    assert all(chosen.best.cost(pay) <= other.cost(pay) for other in chosen.others)
+    if lossy:
+        assert all("Tree" not in candidate.name for candidate in (chosen.best, *chosen.others))
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("pay", ["bytes", "rounds"])
+def test_every_choice_reaches_the_certified_optimum(graph, pay):
+    net = StackedNetwork(graph)
+    problem = Lasso(net.topology.n, 6, 12, 0.05).sample([0])
+    chosen = choose(pay, learn(problem, net), net, 6, Link(0.01, 1e6))
+    best = optimum(problem).x.unsqueeze(-2)
+    x = solve(chosen.algorithm, problem, net, Stop(steps=700)).x
+    assert float((x - best).norm(dim=-1).max()) < 1e-9
+
+
+@pytest.mark.parametrize("graph", ["star(6)", "tree(7)", "complete(5)"])
+def test_gossip_in_bits_goes_on_over_links_that_fail(graph):
+    net = StackedNetwork(graph).through(Outage(0.3, seed=3))
+    problem = Lasso(net.topology.n, 6, 12, 0.05).sample([0])
+    chosen = choose("bytes", learn(problem, net), net, 6)
+    best = optimum(problem).x.unsqueeze(-2)
+    x = solve(chosen.algorithm, problem, net, Stop(steps=6000)).x
+    assert float((x - best).norm(dim=-1).max()) < 1e-9
+
+
+@pytest.mark.parametrize("N", [4, 10, 40])
+def test_nodes_guess_the_curvature_of_all_samples_from_their_own(N):
+    problem = Lasso(12, 60, N, 0.1).sample([0, 1, 2])
+    pooled = torch.linalg.matrix_norm(problem.A.flatten(-3, -2), 2) ** 2 / (12 * N)
+    guess = pooled_guess(problem, 12).mean(-1)
+    assert bool((guess < 1.7 * pooled).all()) and bool((guess > pooled / 1.7).all())
+    assert bool((problem.lipschitz().mean(-1) > 2 * pooled).all())  # what they would take it for otherwise
+    # Nodes that all hold the same have nothing to gain from each other, as far as independent halves can tell.
+    alike = type(problem)(problem.A[:, :1].expand_as(problem.A), problem.b, problem.reg)
+    assert bool((pooled_guess(alike, 12) <= alike.lipschitz() * (1 + 1e-12)).all())
+
+
+def test_what_is_learned_is_the_truth_and_what_it_cost_is_counted():
+    net, problem = StackedNetwork("grid(3x4)"), Logistic(12, 5, 8, 0.1).sample([0])
+    facts = learn(problem, net)
+    L = problem.lipschitz()
+    assert float(L.max()) == facts.L and facts.mean == pytest.approx(float(L.mean())) and facts.pooled <= facts.mean
+    assert net.traffic.rounds == 2 * net.topology.tree.height + net.topology.reach
+    assert learn(problem, net.through(Outage(0.1))).reliable is False
+
+
+def test_a_problem_without_samples_is_guessed_to_be_as_curved_as_its_nodes():
+    data = {"A": torch.randn(4, 3, 3, dtype=torch.float64)}
+    problem = CustomProblem(lambda x, own: 0.5 * (own["A"] @ x).square().sum(), data, 3, L1(0.1), lipschitz=9.0)
+    assert torch.equal(pooled_guess(problem, 4), problem.lipschitz())
+    assert learn(problem, StackedNetwork("ring(4)")) == Facts(9.0, 9.0, 9.0, MOST)
+
+
+def test_other_units_change_no_choice():
+    net, problem = StackedNetwork("ring(10)"), Lasso(10, 30, 5, 0.1).sample([0])
+    scaled = type(problem)(problem.A * 2.0**20, problem.b, problem.reg)
+    for pay in PAYS:
+        one, two = (choose(pay, learn(p, net), net, 30, Link(0.01, 1e6)) for p in (problem, scaled))
+        assert one.best.name == two.best.name and one.best.iterations == pytest.approx(two.best.iterations)
+
+
+def test_far_away_rounds_count_and_on_a_thin_line_what_each_carries():
+    net = StackedNetwork("ring(10)")
+    far, thin = (choose("seconds", SOME, net, 300, link) for link in (Link(1.0, 1e9), Link(0.0, 1e3)))
+    assert far.best.name == choose("rounds", SOME, net, 300).best.name
+    assert far.best.seconds == pytest.approx(far.best.rounds, rel=1e-3)
+    for candidate in (thin.best, *thin.others):
+        bits = candidate.parameters["bits"]
+        size = 4 + 300 * bits / 8 + (8 if "Tree" in candidate.name else 0)  # a scale, numbers, and what is summed as it is
+        assert candidate.seconds == pytest.approx(candidate.rounds * math.ceil(size) / 1e3)
+
+
+def test_it_says_what_it_chose_why_and_what_comes_next():
+    chosen = choose("bytes", SOME, StackedNetwork("ring(10)"), 300)
+    assert chosen.why.startswith("Tree-APG in 4 bits: for fewest bytes, about 437 kB; ")
+    assert "Accelerated-ED (K = 1) in 6 bits would take" in chosen.why and "times that" in chosen.why
+    assert chosen.prediction["chosen"] == chosen.best.name and len(chosen.prediction["candidates"]) == 1 + len(chosen.others)
+    again = made(chosen.best.parameters)
+    assert isinstance(again, Remembering) and again == chosen.algorithm
+
+
+def test_what_cannot_be_chosen_is_refused_in_a_sentence():
+    net = StackedNetwork("ring(4)")
+    with pytest.raises(InvalidInput, match="Did you mean 'bytes'"):
+        choose("byte", SOME, net, 3)
+    with pytest.raises(InvalidInput, match="latency and bandwidth"):
+        choose("seconds", SOME, net, 3)
+    for latency, bandwidth in ((-1, 1), (0, 0), (math.inf, 1), (math.nan, 1)):
+        with pytest.raises(InvalidInput, match="give a time >= 0"):
+            Link(latency, bandwidth)
+
+
+EXPERIMENT = """
+title = "auto"
+[problem]
+family = "lasso"
+n = 5
+d = 12
+N = 4
+lam = 0.1
+[network]
+topology = "ring(5)"
+latency = 0.02
+bandwidth = 1e6
+[run]
+iterations = 400
+instances = 2
+stop_gap = 1e-9
+[tuning]
+instances = 1
+iterations = 60
+points_each = 3
+refinements = 0
+wide = true
+"""
+
+
+def written(tmp_path, methods):
+    path = tmp_path / "e.toml"
+    path.write_text(EXPERIMENT + methods)
+    return path
+
+
+def test_a_race_records_what_auto_chose_predicted_and_spent_before_the_start(tmp_path):
+    from milodo.bench.benchmark import Benchmark
+    from milodo.bench.records import read_records
+    from milodo.config import load_experiment
+
+    path = written(
+        tmp_path,
+        '[[methods]]\nname = "auto"\n[[methods]]\nname = "auto"\npay = "rounds"\n[[methods]]\nname = "auto"\npay = "seconds"\n'
+        '[[methods]]\nname = "dapg"\nover = "tree"\nmessages = "8-bit"\n[report]\nbaseline = "auto (bytes)"\n',
+    )
+    folder = Benchmark(load_experiment(path), tmp_path / "run").run()
+    run, rows = RunFile.read(folder), read_records(folder / "records.csv")
+    assert set(run.methods) == {"auto (bytes)", "auto (rounds)", "auto (seconds)", "dapg (over tree, 8-bit)"}
+    facts = run.methods["auto (bytes)"]
+    assert facts.how == "auto" and facts.label == "Auto for bytes: Tree-APG, 4 bits"
+    assert facts.prediction["pay"] == "bytes" and "for fewest bytes" in facts.why
+    for key in ("auto (bytes)", "auto (rounds)"):
+        first, *_, last = [row for row in rows if row.method == key and row.instance == 0]
+        assert first.k == 0 and first.rounds == 4 + 2 and first.bytes > 0  # sums over a tree of height two, then a maximum
+        assert last.gap < 1e-9
+    tuned = run.methods["dapg (over tree, 8-bit)"]
+    assert tuned.label == "DAPG, 8 bits (over tree)" and tuned.rounds_per_iteration == 12
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        ('[[methods]]\nname = "auto"\nuse = "safe"\n', "chooses its method, parameters and messages itself"),
+        ('[[methods]]\nname = "prox-ed"\npay = "bytes"\n', "'pay' is for name = 'auto'"),
+        ('[[methods]]\nname = "prox-ed"\nover = "tree"\n', "has no choice of how to average"),
+        ('[[methods]]\nname = "dapg"\nover = "fastmx"\n', "Did you mean 'fastmix'"),
+        ('[[methods]]\nname = "dapg"\nmessages = "full"\n', "shortens nothing"),
+        ('[[methods]]\nname = "dapg"\nmessages = "11-bit"\n', "between 2 and 10"),
+    ],
+)
+def test_a_wrong_table_gets_a_sentence(tmp_path, methods, said):
+    from milodo.config import load_experiment
+
+    with pytest.raises(InvalidInput, match=said):
+        load_experiment(written(tmp_path, methods))
+
+
+def sites(d=400, count=4):
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(d) < 0.9, 0.0, rng.standard_normal(d))
+    made = []
+    for k in range(count):
+        A = rng.standard_normal((20 + k, d))
+        made.append(Site(f"s{k}", tuple(f"c{j}" for j in range(d)), A, A @ x + 0.1 * rng.standard_normal(20 + k)))
+    return made
+
+
+@pytest.mark.parametrize("links", ["reliable", "lossy"])
+@pytest.mark.parametrize("pay", PAYS)
+def test_a_fit_takes_what_costs_least(links, pay):
+    from sklearn.linear_model import Lasso as Theirs
+
+    data = sites()
+    task = Task(target="y", l1=0.1, links=links, pay=pay, latency=0.02, bandwidth=1e6, tolerance=1e-9)
+    fit = fit_here(data, task)
+    theirs = Theirs(alpha=0.1, tol=1e-12, max_iter=100_000).fit(
+        np.concatenate([site.features for site in data]), np.concatenate([site.target for site in data])
+    )
+    assert np.abs(np.array(fit.coefficients) - theirs.coef_).max() < 1e-6
+    assert "bits" in fit.method and ("Tree-APG" not in fit.method or links == "reliable")
+
+
+def test_seconds_of_simulated_links_must_be_said():
+    with pytest.raises(InvalidInput, match="say their latency"):
+        fit_here(sites(), Task(target="y", l1=0.1, pay="seconds"))
+    assert dataclasses.replace(Task(target="y"), pay="rounds").pay == "rounds"
+    with pytest.raises(InvalidInput, match="price"):
+        Task(target="y", pay="money")
+
+
+def test_no_registered_method_is_called_auto():
+    assert "auto" not in METHODS
