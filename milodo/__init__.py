@@ -22,13 +22,16 @@ if TYPE_CHECKING:
         ProxATC,
         ProxDGD,
         ProxED,
+        Remembering,
         TreeAPG,
     )
+    from milodo.algorithms.auto import Facts, Link, choose, learn
     from milodo.errors import InvalidInput
     from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo
     from milodo.learned.checkpoint import load_optimizer, save_optimizer
     from milodo.loop import Result, Stop, iterate, solve
     from milodo.network import (
+        Bits,
         Cast,
         DistributedNetwork,
         Network,
@@ -64,15 +67,26 @@ if TYPE_CHECKING:
     from milodo.topology import Topology
 
 __all__ = [
-    "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "Cast",
-    "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned",
-    "LeastSquares", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage",
-    "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork",
-    "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded",
-    "instance_seeds", "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
+    "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Bits", "Box", "Cast",
+    "CustomProblem", "DistributedNetwork", "ElasticNet", "Facts", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned",
+    "LeastSquares", "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage",
+    "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Remembering", "Result",
+    "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero",
+    "choose", "degraded", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
 
-ROOMS = ("errors", "status", "topology", "network", "problems", "algorithms", "learned", "learned.checkpoint", "loop")
+ROOMS = (
+    "errors",
+    "status",
+    "topology",
+    "network",
+    "problems",
+    "algorithms",
+    "algorithms.auto",
+    "learned",
+    "learned.checkpoint",
+    "loop",
+)
 """Where these names live, the lightest first: each room is imported when the first of its names is asked for."""
 
 if not TYPE_CHECKING:

@@ -24,6 +24,9 @@ def methods() -> None:
     from milodo.learned import LEARNED
 
     table = Table("name", "method")
+    table.add_row(
+        "auto", "Not a method but the choice of one, by what you pay for: pay = 'bytes', 'rounds' or 'seconds'. Nothing to tune."
+    )
     for name, method in (METHODS | LEARNED).items():
         table.add_row(name, escape((sys.modules[method.__module__].__doc__ or "").partition("\n")[0]))
     console.print(table)
