@@ -37,7 +37,6 @@ def test_what_is_chosen_costs_what_was_predicted_for_an_iteration(graph, pay, lo
     sent = net.traffic - before
     assert vars(result.traffic) == vars(sent)
     assert sent.bytes == steps * chosen.best.bytes and sent.rounds == steps * chosen.best.rounds
-    assert all(chosen.best.cost(pay) <= other.cost(pay) for other in chosen.others)
     if lossy:
         assert all("Tree" not in candidate.name for candidate in (chosen.best, *chosen.others))
 
@@ -113,7 +112,7 @@ def test_far_away_rounds_count_and_on_a_thin_line_what_each_carries():
 def test_it_says_what_it_chose_why_and_what_comes_next():
     chosen = choose("bytes", SOME, StackedNetwork("ring(10)"), 300)
     assert chosen.why.startswith("Tree-APG in 4 bits: for fewest bytes, about 437 kB; ")
-    assert "Accelerated-ED (K = 1) in 6 bits would take" in chosen.why and "times that" in chosen.why
+    assert chosen.why.endswith("; next best is Accelerated-ED (K = 1) in 6 bits, about 2.91 MB")
     assert chosen.prediction["chosen"] == chosen.best.name and len(chosen.prediction["candidates"]) == 1 + len(chosen.others)
     again = made(chosen.best.parameters)
     assert isinstance(again, Remembering) and again == chosen.algorithm
