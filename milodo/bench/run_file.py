@@ -119,6 +119,8 @@ class MethodFacts(Part):
     """Where the parameters come from."""
     needs: str = ""
     rounds_per_iteration: Count | None = None
+    gradients_per_iteration: Count | None = None
+    """At each node."""
     exact: bool | None = None
     weights: WeightsFacts | None = None
 
