@@ -11,6 +11,7 @@ from milodo.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from milodo.algorithms import (
+        APAPC,
         DAPG,
         LEPDO,
         METHODS,
@@ -64,12 +65,12 @@ if TYPE_CHECKING:
     from milodo.topology import Topology
 
 __all__ = [
-    "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Box", "Cast",
-    "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned",
-    "LeastSquares", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage",
-    "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Result", "StackedNetwork",
-    "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "degraded",
-    "instance_seeds", "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
+    "APAPC", "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm",
+    "BaseRules", "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra",
+    "Lasso", "Learned", "LeastSquares", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative",
+    "Observer", "Outage", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer",
+    "Result", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG",
+    "TreeObserver", "Zero", "degraded", "instance_seeds", "iterate", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
 
 ROOMS = ("errors", "status", "topology", "network", "problems", "algorithms", "learned", "learned.checkpoint", "loop")
