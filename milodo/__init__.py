@@ -11,6 +11,7 @@ from milodo.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from milodo.algorithms import (
+        ADMM,
         APAPC,
         DAPG,
         LEPDO,
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from milodo.topology import Topology
 
 __all__ = [
-    "APAPC", "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm",
+    "ADMM", "APAPC", "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm",
     "BaseRules", "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Family", "InvalidInput", "LPGExtra",
     "Lasso", "Learned", "LeastSquares", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative",
     "Observer", "Outage", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer",

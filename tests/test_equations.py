@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from milodo.algorithms import APAPC, DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
+from milodo.algorithms import ADMM, APAPC, DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
 from milodo.loop import iterate
 from milodo.network import StackedNetwork
 from milodo.network.averaging import averaging
@@ -216,8 +216,27 @@ def test_what_apapc_is_judged_at_is_an_average_of_what_it_visited(lasso):
         torch.testing.assert_close(states[k].x, expected, rtol=0, atol=ROUNDING)
 
 
+@pytest.mark.parametrize("sigma", [1.0, 1.5])
+def test_admm_with_many_inner_steps_is_its_paper_with_exact_solves(smooth, sigma):
+    """From a common start, in the printed order: x first, then a."""
+    c, degrees = 0.4, np.array(smooth.net.topology.degrees)[:, None]
+    neighbours = (smooth.W != 0) & ~np.eye(N, dtype=bool)
+    smooth.x0 = np.broadcast_to(smooth.x0[:1], (N, D)).copy()
+    x, a = smooth.x0, np.zeros((N, D))
+    printed = [x]
+    for _ in range(STEPS):
+        pulled = c * (degrees * x + neighbours @ x) - a
+        x = np.stack([
+            np.linalg.solve(A.T @ A / len(b) + 2 * c * d * np.eye(D), A.T @ b / len(b) + p)
+            for A, b, d, p in zip(smooth.A, smooth.b, degrees[:, 0], pulled, strict=True)
+        ])  # fmt: skip
+        a = a + sigma * c * (degrees * x - neighbours @ x)
+        printed.append(x)
+    same(smooth.trajectory(ADMM(sigma=sigma, gamma=1 / c, inner=300)), printed)
+
+
 @pytest.mark.parametrize(
-    ("method", "dual"), [(APAPC(eta=0.3, tau=0.2, theta=0.8), "z")],
+    ("method", "dual"), [(APAPC(eta=0.3, tau=0.2, theta=0.8), "z"), (ADMM(sigma=1.0, gamma=2.0, inner=5), "a")],
     ids=lambda value: getattr(value, "label", value),
 )  # fmt: skip
 def test_duals_sum_to_zero(lasso, method, dual):
