@@ -11,6 +11,8 @@ from milodo.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from milodo.algorithms import (
+        ADMM,
+        APAPC,
         DAPG,
         LEPDO,
         METHODS,
@@ -67,26 +69,18 @@ if TYPE_CHECKING:
     from milodo.topology import Topology
 
 __all__ = [
-    "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Bits", "Box", "Cast",
-    "CustomProblem", "DistributedNetwork", "ElasticNet", "Facts", "Family", "InvalidInput", "LPGExtra", "Lasso", "Learned",
-    "LeastSquares", "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage",
-    "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Remembering", "Result",
-    "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero",
-    "choose", "degraded", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum", "save_optimizer", "solve",
+    "ADMM", "APAPC", "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Bits",
+    "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Facts", "Family", "InvalidInput", "LPGExtra", "Lasso",
+    "Learned", "LeastSquares", "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer",
+    "Outage", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Remembering",
+    "Result", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver",
+    "Zero", "choose", "degraded", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
 
 ROOMS = (
-    "errors",
-    "status",
-    "topology",
-    "network",
-    "problems",
-    "algorithms",
-    "algorithms.auto",
-    "learned",
-    "learned.checkpoint",
+    "errors", "status", "topology", "network", "problems", "algorithms", "algorithms.auto", "learned", "learned.checkpoint",
     "loop",
-)
+)  # fmt: skip
 """Where these names live, the lightest first: each room is imported when the first of its names is asked for."""
 
 if not TYPE_CHECKING:

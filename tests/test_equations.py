@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from milodo.algorithms import DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
+from milodo.algorithms import ADMM, APAPC, DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
 from milodo.loop import iterate
 from milodo.network import StackedNetwork
 from milodo.network.averaging import averaging
@@ -186,6 +186,63 @@ def test_odapg_is_its_paper(lasso, K):
 def test_tracked_gradients_keep_the_mean_of_the_gradients(lasso, method):
     for state in lasso.ours(method):
         torch.testing.assert_close(state.s.mean(-2), state.g.mean(-2), rtol=0, atol=ROUNDING)
+
+
+def test_apapc_is_its_paper_with_a_prox(lasso):
+    tau, theta = 0.2, 0.8
+    eta, largest = lasso.gamma / tau, np.linalg.eigvalsh(lasso.lap)[-1]
+    x = xf = lasso.x0
+    z = np.zeros_like(x)
+    printed = [xf]
+    for _ in range(STEPS):
+        xg = tau * x + (1 - tau) * xf
+        g = lasso.grad(xg)
+        z = z + theta / eta / largest * lasso.lap @ lasso.prox(x - eta * (g + z), eta)
+        x_last, x = x, lasso.prox(x - eta * (g + z), eta)
+        xf = xg + 2 * tau / (2 - tau) * (x - x_last)
+        printed.append(xf)
+    same(lasso.trajectory(APAPC(eta=eta, tau=tau, theta=theta)), printed)
+
+
+def test_what_apapc_is_judged_at_is_an_average_of_what_it_visited(lasso):
+    """For τ <= 2/3: so it stays within walls."""
+    tau, states = 0.6, lasso.ours(APAPC(eta=lasso.gamma, tau=0.6, theta=0.8), 20)
+    a, b = 2 * tau / (2 - tau), tau**2 / (2 - tau)
+    for k in range(1, 21):
+        weights = np.array([(1 - tau) ** (k - 1 - i) * (a * (1 - tau) - b) for i in range(k)] + [a])
+        weights[0] = (1 - tau) ** (k - 1) * (1 - tau - b)
+        assert weights.min() >= 0 and weights.sum() == pytest.approx(1)
+        expected = sum(w * state.u for w, state in zip(weights, states, strict=False))
+        torch.testing.assert_close(states[k].x, expected, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 1.5])
+def test_admm_with_many_inner_steps_is_its_paper_with_exact_solves(smooth, sigma):
+    """From a common start, in the printed order: x first, then a."""
+    c, degrees = 0.4, np.array(smooth.net.topology.degrees)[:, None]
+    neighbours = (smooth.W != 0) & ~np.eye(N, dtype=bool)
+    smooth.x0 = np.broadcast_to(smooth.x0[:1], (N, D)).copy()
+    x, a = smooth.x0, np.zeros((N, D))
+    printed = [x]
+    for _ in range(STEPS):
+        pulled = c * (degrees * x + neighbours @ x) - a
+        x = np.stack([
+            np.linalg.solve(A.T @ A / len(b) + 2 * c * d * np.eye(D), A.T @ b / len(b) + p)
+            for A, b, d, p in zip(smooth.A, smooth.b, degrees[:, 0], pulled, strict=True)
+        ])  # fmt: skip
+        a = a + sigma * c * (degrees * x - neighbours @ x)
+        printed.append(x)
+    same(smooth.trajectory(ADMM(sigma=sigma, gamma=1 / c, inner=300)), printed)
+
+
+@pytest.mark.parametrize(
+    ("method", "dual"), [(APAPC(eta=0.3, tau=0.2, theta=0.8), "z"), (ADMM(sigma=1.0, gamma=2.0, inner=5), "a")],
+    ids=lambda value: getattr(value, "label", value),
+)  # fmt: skip
+def test_duals_sum_to_zero(lasso, method, dual):
+    """Also of nodes that start apart, and whose curvatures, and so whose first steps, differ."""
+    for state in lasso.ours(method):
+        assert getattr(state, dual).sum(-2).abs().max() < ROUNDING
 
 
 def test_fastmix_keeps_the_mean_and_contracts_disagreement(lasso):

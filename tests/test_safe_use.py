@@ -32,6 +32,9 @@ name = "accelerated-ed"
 use = "safe"
 [[methods]]
 name = "tree-apg"
+[[methods]]
+name = "admm"
+use = "safe"
 """
 
 
@@ -50,6 +53,8 @@ def test_methods_that_need_no_tuning_are_not_tuned_and_the_report_says_what_they
     assert all(row.gap < 1e-6 for row in last.values())
     rows = {row["label"]: row for row in settings(Run(folder))}
     assert "links that hold" in rows["Tree-APG"]["notes"] and rows["Tree-APG"]["how"] == "nothing to choose"
+    assert run.methods["tree-apg"].gradients_per_iteration == 1 and "gradients" not in rows["Tree-APG"]["notes"]
+    assert f"takes {run.methods['admm (safe)'].parameters['inner']} gradients an iteration" in rows["ADMM (safe)"]["notes"]
     assert "derived by the method" in rows["Accelerated-ED (safe)"]["how"]
 
 

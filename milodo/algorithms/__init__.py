@@ -1,6 +1,8 @@
 """Handcrafted methods, one file each. METHODS is the table that tuning, benchmarks, the command line and the laws run over."""
 
 from milodo.algorithms.accelerated_ed import AcceleratedED
+from milodo.algorithms.admm import ADMM
+from milodo.algorithms.apapc import APAPC
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.dapg import DAPG
 from milodo.algorithms.lepdo import LEPDO
@@ -25,9 +27,11 @@ METHODS: dict[str, type[Algorithm]] = {
     "lepdo": LEPDO,
     "accelerated-ed": AcceleratedED,
     "tree-apg": TreeAPG,
+    "apapc": APAPC,
+    "admm": ADMM,
 }
 
 __all__ = [
-    "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor", "Fraction", "PGExtra",
-    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering", "StepSize", "TreeAPG",
+    "ADMM", "APAPC", "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor",
+    "Fraction", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering", "StepSize", "TreeAPG",
 ]  # fmt: skip

@@ -49,6 +49,11 @@ class Algorithm(ABC):
         """Numbers that all nodes send in one step; at most, like rounds."""
         return self.rounds_on(net) * len(net.topology.arcs) * d
 
+    @property
+    def gradients(self) -> int:
+        """Gradients that a node takes in one step."""
+        return 1
+
     @abstractmethod
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> Any:
         """The state before the first step."""

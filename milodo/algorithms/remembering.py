@@ -68,6 +68,10 @@ class Remembering(Algorithm):
         return self.method.longest
 
     @property
+    def gradients(self) -> int:
+        return self.method.gradients
+
+    @property
     def rounds(self) -> int | None:
         return self.method.rounds
 

@@ -65,7 +65,8 @@ class Planner:
         facts = MethodFacts(
             label=algorithm.label + (f" ({method.words})" if method.words else ""), parameters=parameters, weights=weights,
             how="learned" if method.learned else method.use if METHODS[method.name].space else "nothing",
-            rounds_per_iteration=algorithm.rounds_on(self.net), exact=algorithm.exact, needs=algorithm.asks,
+            rounds_per_iteration=algorithm.rounds_on(self.net), gradients_per_iteration=algorithm.gradients,
+            exact=algorithm.exact, needs=algorithm.asks,
         )  # fmt: skip
         return facts, tuning
 

@@ -123,6 +123,8 @@ class MethodFacts(Part):
     prediction: dict[str, Any] | None = None
     """Of 'auto': iterations and cost of every candidate."""
     rounds_per_iteration: Count | None = None
+    gradients_per_iteration: Count | None = None
+    """At each node."""
     exact: bool | None = None
     weights: WeightsFacts | None = None
 

@@ -23,7 +23,12 @@ def settings(run: Run) -> list[dict[str, Any]]:
         about, tuning = run.about(method), run.file.tuning.get(method)
         partly = about.how == "published" and tuning is not None
         weights = about.weights.name if about.weights else ""
-        notes = [*_notes(tuning or TuningFacts()), f"needs {about.needs}" if about.needs else ""]
+        work = about.gradients_per_iteration or 1
+        notes = [
+            *_notes(tuning or TuningFacts()),
+            f"needs {about.needs}" if about.needs else "",
+            f"takes {work} gradients an iteration" if work > 1 else "",
+        ]
         rows.append(
             {
                 "label": run.labels[method],

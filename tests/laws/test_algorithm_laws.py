@@ -121,6 +121,19 @@ def test_counted_rounds_are_declared_rounds(name, build, problem, net):
         assert (net.traffic - before).floats == 3 * method.floats_on(net, problem.d)
 
 
+def test_counted_gradients_are_declared_gradients(name, build, net):
+    problem, taken = Lasso(6, 8, 20, 0.1).sample([0, 1]), []
+    grad = problem.grad
+    problem.grad = lambda x: taken.append(x) or grad(x)
+    method = build(name, problem)
+    states = iterate(method, problem, net)
+    next(states)
+    first = len(taken)  # of the start
+    for k in range(1, 4):
+        next(states)
+        assert len(taken) - first == k * method.gradients
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_precision_and_the_shape_of_the_state_are_kept(name, build, dtype):
     problem = Lasso(6, 8, 20, 0.1).sample([0, 1], dtype=dtype)

@@ -33,7 +33,10 @@ LOSSY = [(GRAPHS[2], "prox-ed in bits"), (GRAPHS[2], "milodo in bits")]
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
 STEPS, D = 20, 7
-SMALL = {"gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1, "c_s": 0.05, "c_u": 1.0}
+SMALL = {
+    "gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1, "c_s": 0.05, "c_u": 1.0,
+    "theta": 0.5, "sigma": 0.5, "inner": 5,
+}  # fmt: skip
 
 
 REMEMBERING = FEW

@@ -69,6 +69,8 @@ BUGS = [
     Bug("algorithms/prox_atc.py", "y_mixed = net.mix(y)", "y_mixed = y", f"{ALG} {EQ}"),
     Bug("algorithms/prox_dgd.py", "problem.prox(net.mix(z), self.gamma)", "net.mix(problem.prox(z, self.gamma))", f"{ALG} {EQ}"),
     Bug("algorithms/primal_dual.py", "state.y + 2 * self.gamma", "state.y + self.gamma", f"{ALG} {EQ}"),
+    Bug("algorithms/apapc.py", "u = problem.prox(v - self.eta * rise, self.eta)", "u = u_hat", f"{ALG} {EQ}"),
+    Bug("algorithms/admm.py", "mu, L = 2 * degree / self.gamma", "mu, L = degree / self.gamma", f"{ALG} {EQ}"),
     # problems and penalties
     Bug("problems/lasso.py", "return (u - self.b - v).square() / 2", "return (u - self.b - v).square() / 4", f"{PROBLEM} {REF}"),
     Bug("problems/logistic.py", "curvature = 0.25", "curvature = 0.2", PROBLEM),
