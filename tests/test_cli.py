@@ -76,7 +76,7 @@ def test_methods_says_a_sentence_about_every_method(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="0"):
         run(["methods"])
     rows = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
-    assert [name.strip() for name, _ in rows] == [*METHODS, *LEARNED]
+    assert [name.strip() for name, _ in rows] == ["auto", *METHODS, *LEARNED]
     assert all(len(sentence.split()) > 3 and sentence.strip().endswith(".") for _, sentence in rows)
 
 
