@@ -143,7 +143,8 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
 def _as_chosen(chosen: Chosen, why: str) -> Plan:
     best, method = chosen.best, chosen.algorithm
     every = LOOKS["sums" if method.rounds is None else "gossip"]
-    each = f"{amount(round(best.bytes))} in {best.rounds:g} rounds, in each iteration"
+    rounds = "1 round" if best.rounds == 1 else f"{best.rounds:g} rounds"
+    each = f"{amount(round(best.bytes))} in {rounds}, in each iteration"
     return Plan(method.label, why, each, method, dict(best.parameters), every)
 
 
