@@ -13,6 +13,7 @@ from milodo.report.run import Run
 HOW = {
     "tuned": "tuned here", "published": "published in the paper", "given": "given in the experiment",
     "learned": "learned in training", "safe": "derived by the method from curvature and graph", "nothing": "nothing to choose",
+    "auto": "chosen by its predicted price",
 }  # fmt: skip
 
 
@@ -26,6 +27,7 @@ def settings(run: Run) -> list[dict[str, Any]]:
         work = about.gradients_per_iteration or 1
         notes = [
             *_notes(tuning or TuningFacts()),
+            about.why,
             f"needs {about.needs}" if about.needs else "",
             f"takes {work} gradients an iteration" if work > 1 else "",
         ]
