@@ -89,7 +89,8 @@ class TreeAPG(Algorithm):
         t = torch.where(uphill, 1.0, state.t)
         t_next = (1 + (1 + 4 * t * t).sqrt()) / 2
         e = x + (t - 1) / t_next * (x - last)
-        own, f, moved = problem.grad(e), problem.value(e).unsqueeze(-1), x - state.e
+        f, own = problem.value_and_grad(e)
+        f, moved = f.unsqueeze(-1), x - state.e
         curved = _curved(problem.value(x).unsqueeze(-1), state.f, dot(state.own, moved))
         L_own = problem.lipschitz().unsqueeze(-1).expand_as(f)
         mean = net.total(torch.cat((own, torch.where(first, L_own, curved)), dim=-1), exact=1) / net.topology.n

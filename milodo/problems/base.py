@@ -37,6 +37,10 @@ class Problem(ABC):
     def grad(self, x: NodeTensor) -> NodeTensor:
         """∇f_i(x_i) at every node."""
 
+    def value_and_grad(self, x: NodeTensor) -> tuple[NodeScalar, NodeTensor]:
+        """Both, for the price of little more than one where they have work in common."""
+        return self.value(x), self.grad(x)
+
     @abstractmethod
     def lipschitz(self) -> NodeScalar:
         """L_i >= the Lipschitz constant of ∇f_i [*batch, n]."""

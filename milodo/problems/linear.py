@@ -104,6 +104,10 @@ class LinearModel(Problem):
     def grad(self, x: NodeTensor) -> NodeTensor:
         return self.pull_back(self.loss_slope(self.predict(x)))
 
+    def value_and_grad(self, x: NodeTensor) -> tuple[NodeScalar, NodeTensor]:
+        u = self.predict(x)
+        return self.weigh(self.loss(u)).mean(-1), self.pull_back(self.loss_slope(u))
+
     def pull_back(self, v: Tensor) -> NodeTensor:
         """(1/N) A_iᵀ s_i v_i: the gradient, if v is the slope of the loss."""
         return apply(self.A.mT, self.weigh(v) / self.samples)

@@ -125,6 +125,8 @@ def test_counted_gradients_are_declared_gradients(name, build, net):
     problem, taken = Lasso(6, 8, 20, 0.1).sample([0, 1]), []
     grad = problem.grad
     problem.grad = lambda x: taken.append(x) or grad(x)
+    both = problem.value_and_grad
+    problem.value_and_grad = lambda x: taken.append(x) or both(x)
     method = build(name, problem)
     states = iterate(method, problem, net)
     next(states)

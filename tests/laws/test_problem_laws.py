@@ -35,6 +35,12 @@ def test_grad_is_the_derivative_of_value(kind, reg, make):
     close(problem.grad(x), expected)
 
 
+def test_value_and_gradient_together_are_each_alone(problem):
+    x = point(problem)
+    value, grad = problem.value_and_grad(x)
+    assert torch.equal(value, problem.value(x)) and torch.equal(grad, problem.grad(x))
+
+
 def test_the_gradient_is_differentiated_through(problem):
     x = point(problem).requires_grad_()
     assert gradcheck(problem.grad, x, fast_mode=True)
