@@ -19,7 +19,7 @@ from milodo.types import NodeTensor, Step
 DUAL = 0.05
 """σ where A mixes little."""
 ENOUGH = 0.92
-"""What one application of A may leave of disagreement without momentum being held back."""
+"""What one application of A may leave of disagreement without momentum being held back further."""
 APART = 30
 """Iterations between two restarts of a node, at least."""
 MEMORY = 0.9
@@ -42,7 +42,7 @@ class State(NamedTuple):
 class AcceleratedED(OverAverage):
     """Exact Diffusion with momentum, over any way A to average (network/averaging.py), from y⁰ = 0, t = 1:
 
-    e  = x + β (x - x₋),   β = (t - 1)/t⁺,   t⁺ = (1 + √(1 + 4t²))/2
+    e  = x + β (x - x₋),   β = min((t - 1)/t⁺, 0.975),   t⁺ = (1 + √(1 + 4t²))/2
     z  = prox_{γr}(e - γ(∇f(e) + y))
     v  = z - A z                                                        the rounds of A
     y⁺ = y + (σ/γ) v,   x⁺ = z - v,   σ = 0.05 + (1 - θ)²/2
@@ -90,9 +90,7 @@ class AcceleratedED(OverAverage):
         left = A.contraction if net.outage is None else 1.0
         sigma = DUAL + (1 - left) ** 2 / 2
         t = (1 + (1 + 4 * state.t**2).sqrt()) / 2
-        beta = (state.t - 1) / t
-        if left > ENOUGH:
-            beta = beta.clamp(max=1 - DUAL)
+        beta = ((state.t - 1) / t).clamp(max=1 - DUAL / 2 if left <= ENOUGH else 1 - DUAL)
         e = state.x + beta * (state.x - state.last)
         z = problem.prox(e - self.gamma * (problem.grad(e) + state.y), self.gamma)
         v = A.defect(z, net)
