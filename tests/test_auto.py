@@ -109,6 +109,28 @@ def test_far_away_rounds_count_and_on_a_thin_line_what_each_carries():
         assert candidate.seconds == pytest.approx(candidate.rounds * math.ceil(size) / 1e3)
 
 
+@pytest.mark.parametrize(
+    ("graph", "bits"), [("star(30)", 4), ("ring(10)", 4), ("tree(31)", 4), ("ring(40)", 5), ("ring(100)", 6)]
+)
+def test_deep_trees_whose_edges_carry_more_take_more_bits(graph, bits):
+    """With 4 bits Tree-APG diverges on ring(100), where rounding adds up along fifty edges."""
+    net = StackedNetwork(graph)
+    tree, n = net.topology.tree, net.topology.n
+    below = [sum(_is_below(tree, node, above) for node in range(n)) for above in range(n) if above != tree.root]
+    assert tree.carried == pytest.approx(math.sqrt(sum(below) / n))
+    chosen = choose("bytes", SOME, net, 30)
+    assert chosen.best.parameters == {"bits": bits}
+    problem = Lasso(n, 30, 3, 0.1).sample([0])
+    best = optimum(problem)
+    assert solve(chosen.algorithm, problem, net, Stop(steps=60)).objective - best.value < 1e-4 * best.value
+
+
+def _is_below(tree, node, above):
+    while node != above and node != tree.root:
+        node = tree.parent[node]
+    return node == above
+
+
 def test_it_says_what_it_chose_why_and_what_comes_next():
     chosen = choose("bytes", SOME, StackedNetwork("ring(10)"), 300)
     assert chosen.why.startswith("Tree-APG in 4 bits: for fewest bytes, about 437 kB; ")

@@ -38,6 +38,16 @@ class SpanningTree:
                 found[parent].append(child)
         return found
 
+    @cached_property
+    def carried(self) -> float:
+        """√(Σ_e s_e / n) over all edges e with s_e nodes below them: how large rounding on every edge is in a total of independent
+        terms. About 1 for a star, √n/2 for a path."""
+        below = [1] * len(self.parent)
+        for node in sorted(range(len(self.parent)), key=lambda node: -self.depth[node]):
+            if node != self.root:
+                below[self.parent[node]] += below[node]
+        return ((sum(below) - below[self.root]) / len(below)) ** 0.5
+
     def level(self, depth: int) -> list[int]:
         """Nodes this far from the root, in order."""
         return [node for node, found in enumerate(self.depth) if found == depth]
