@@ -19,7 +19,9 @@ from milodo.types import NodeTensor, Step
 DUAL = 0.05
 """σ where A mixes little."""
 ENOUGH = 0.92
-"""What one application of A may leave of disagreement without momentum being held back further."""
+"""What one application of A may leave of disagreement: fewer rounds are faster down to there."""
+MOMENTUM = ((0.8, 1.0), (ENOUGH, 1 - DUAL / 2), (1.0, 1 - DUAL))
+"""(θ, β at most) where A leaves so much. Below 0.8 restarts are enough; above, momentum without a bound stalls on large problems."""
 APART = 30
 """Iterations between two restarts of a node, at least."""
 MEMORY = 0.9
@@ -42,14 +44,15 @@ class State(NamedTuple):
 class AcceleratedED(OverAverage):
     """Exact Diffusion with momentum, over any way A to average (network/averaging.py), from y⁰ = 0, t = 1:
 
-    e  = x + β (x - x₋),   β = min((t - 1)/t⁺, 0.975),   t⁺ = (1 + √(1 + 4t²))/2
+    e  = x + β (x - x₋),   β = (t - 1)/t⁺,   t⁺ = (1 + √(1 + 4t²))/2
     z  = prox_{γr}(e - γ(∇f(e) + y))
     v  = z - A z                                                        the rounds of A
     y⁺ = y + (σ/γ) v,   x⁺ = z - v,   σ = 0.05 + (1 - θ)²/2
     s⁺ = 0.9 s + 0.1 ⟨e - z, x⁺ - x⟩;   t⁺ = 1 where s⁺ > 0, at most every 30 iterations, each node for itself
 
-    Where A leaves more than 0.92 of disagreement, or links fail and nobody knows what it leaves (θ counts as 1 then), β <= 0.95:
-    for quadratic f, r = 0 and 0 ⪯ A ⪯ I the recurrence is stable for σ <= 1 - β, however little A mixes.
+    β is at most 0.975 where A leaves more than 0.8 of disagreement, and 0.95 where it leaves more than 0.92, or where links fail and
+    nobody knows what it leaves (θ counts as 1 then): for quadratic f, r = 0 and 0 ⪯ A ⪯ I the recurrence is stable for
+    σ <= 1 - β, however little A mixes.
 
     These are LEPDO-1..3 with a momentum term, which vanishes at a fixed point: Theorem 1 speaks of it, too. γ, K and σ are the
     same at all nodes, so Σy = 0. The restart and t are each node's own and need no message. Lost messages leave Σv = 0 as it is.
@@ -90,7 +93,7 @@ class AcceleratedED(OverAverage):
         left = A.contraction if net.outage is None else 1.0
         sigma = DUAL + (1 - left) ** 2 / 2
         t = (1 + (1 + 4 * state.t**2).sqrt()) / 2
-        beta = ((state.t - 1) / t).clamp(max=1 - DUAL / 2 if left <= ENOUGH else 1 - DUAL)
+        beta = ((state.t - 1) / t).clamp(max=next(most for theta, most in MOMENTUM if left <= theta))
         e = state.x + beta * (state.x - state.last)
         z = problem.prox(e - self.gamma * (problem.grad(e) + state.y), self.gamma)
         v = A.defect(z, net)

@@ -40,8 +40,8 @@ class SpanningTree:
 
     @cached_property
     def carried(self) -> float:
-        """√(Σ_e s_e / n) over all edges e with s_e nodes below them: how large rounding on every edge is in a total of independent
-        terms. About 1 for a star, √n/2 for a path."""
+        """√(Σ_e s_e / n) over all edges e with s_e nodes below them: how large rounding on every edge is in a total of
+        independent terms. About 1 for a star, √n/2 for a path."""
         below = [1] * len(self.parent)
         for node in sorted(range(len(self.parent)), key=lambda node: -self.depth[node]):
             if node != self.root:
