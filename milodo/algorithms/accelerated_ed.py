@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
@@ -20,8 +21,8 @@ DUAL = 0.05
 """σ where A mixes little."""
 ENOUGH = 0.92
 """What one application of A may leave of disagreement: fewer rounds are faster down to there."""
-MOMENTUM = ((0.8, 1.0), (ENOUGH, 1 - DUAL / 2), (1.0, 1 - DUAL))
-"""(θ, β at most) where A leaves so much. Below 0.8 restarts are enough; above, momentum without a bound stalls on large problems."""
+MOMENTUM = ((0.8, 1.0), (ENOUGH, 1 - DUAL / 2), (math.inf, 1 - DUAL))
+"""(θ, β at most) where A leaves so much: up to 0.8 restarts are enough; above, free momentum stalls on large problems."""
 APART = 30
 """Iterations between two restarts of a node, at least."""
 MEMORY = 0.9
@@ -50,8 +51,8 @@ class AcceleratedED(OverAverage):
     y⁺ = y + (σ/γ) v,   x⁺ = z - v,   σ = 0.05 + (1 - θ)²/2
     s⁺ = 0.9 s + 0.1 ⟨e - z, x⁺ - x⟩;   t⁺ = 1 where s⁺ > 0, at most every 30 iterations, each node for itself
 
-    β is at most 0.975 where A leaves more than 0.8 of disagreement, and 0.95 where it leaves more than 0.92, or where links fail and
-    nobody knows what it leaves (θ counts as 1 then): for quadratic f, r = 0 and 0 ⪯ A ⪯ I the recurrence is stable for
+    β is at most 0.975 where A leaves more than 0.8 of disagreement, and 0.95 where it leaves more than 0.92, or where links fail
+    and nobody knows what it leaves (θ counts as 1 then): for quadratic f, r = 0 and 0 ⪯ A ⪯ I the recurrence is stable for
     σ <= 1 - β, however little A mixes.
 
     These are LEPDO-1..3 with a momentum term, which vanishes at a fixed point: Theorem 1 speaks of it, too. γ, K and σ are the
