@@ -107,6 +107,7 @@ def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
             picture.set_ylabel(quantity.title)
             if not run.moved:
                 picture.text(0.5, 0.5, "the start is the optimum", ha="center", va="center", transform=picture.transAxes)
+                picture.set_yticks([])
             if quantity.key == "consensus" and (low := _lowest(run, quantity)) is not None:
                 picture.set_ylim(bottom=low)
             drawn = zip(*picture.get_legend_handles_labels(), strict=True)
