@@ -111,8 +111,8 @@ def draw_curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity, *, bands:
         width, above = (LEARNED, 3) if run.about(method).how == "learned" else (1.9, 2)
         panel.plot(
             curve.x, np.where(np.isfinite(curve.median), curve.median, np.nan), color=style.light, linestyle=dash,
-            linewidth=width, zorder=above, marker=MARKERS[style.marker], markevery=max(1, len(curve.x) // 10), markersize=5.5, markeredgecolor="white",
-            markeredgewidth=0.6, label=_short(run.labels[method], 28),
+            linewidth=width, zorder=above, marker=MARKERS[style.marker], markevery=max(1, len(curve.x) // 10), markersize=5.5,
+            markeredgecolor="white", markeredgewidth=0.6, label=_short(run.labels[method], 28),
         )  # fmt: skip
         if bands and window and run.instances > 1 and len(curve.x):
             # inf at the upper quartile fills to the top of the picture, a quartile of 0 to its bottom.
