@@ -127,7 +127,8 @@ def shapes(name: str = "milodo-meta-ring10", gap: float = 1e-2) -> None:
 
 
 def _quartiles(needed: torch.Tensor) -> str:
-    low, middle, high = (float(q) for q in torch.quantile(needed, torch.tensor([0.25, 0.5, 0.75], dtype=needed.dtype)))
+    at = torch.tensor([0.25, 0.5, 0.75], dtype=needed.dtype)
+    low, middle, high = (float(q) for q in torch.quantile(needed, at, interpolation="nearest"))  # inf must not become nan
     return f"{middle:,.0f} ({low:,.0f} - {high:,.0f})"
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from milodo.cli.main import app
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, PLAIN, BaseRules, LPGExtra, MiLoDo
-from milodo.learned.checkpoint import LICENCE, find_optimizer, load_optimizer, read_card, save_optimizer, shipped
+from milodo.learned.checkpoint import LICENCE, PRETRAINED, find_optimizer, load_optimizer, read_card, save_optimizer, shipped
 from milodo.loop import iterate, solve
 from milodo.network import StackedNetwork
 from milodo.problems import Lasso
@@ -173,7 +173,8 @@ def test_a_missing_file_and_a_missing_name_say_what_to_do(tmp_path):
 def test_shipped_optimizers_are_small_complete_and_listed():
     assert {"milodo-lasso-ring10", "milodo-meta-ring10"} <= set(shipped())
     for name, path in shipped().items():
-        assert path.stat().st_size + path.with_suffix(".json").stat().st_size < SMALL
+        # The others are in the source tree only; no installation carries them.
+        assert path.parent != PRETRAINED or path.stat().st_size + path.with_suffix(".json").stat().st_size < SMALL
         optimizer, card = load_optimizer(name)
         assert card.training["experiment"]["training"]["stages"] and card.results and card.made_with["commit"]
         assert sum(p.numel() for p in optimizer.parameters()) == card.weights.parameters

@@ -23,6 +23,8 @@ FORMATS = ("png", "svg")
 INK, FAINT, GRID = "#1f2933", "#5b6672", "#e3e7ec"
 SMALLEST_WITH_ID = 7
 """Points; a smaller node is drawn without its id."""
+LEARNED = 3.2
+"""Points; learned methods stand out among a dozen handcrafted ones."""
 
 RC: Any = {
     "font.family": "sans-serif", "font.size": 11, "axes.titlesize": 12, "axes.labelsize": 11, "axes.edgecolor": "#9aa5b1",
@@ -106,10 +108,11 @@ def draw_curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity, *, bands:
     for method in run.methods:
         curve, style = run.curve(method, axis.key, quantity), run.styles[method]
         dash: Any = (0, tuple(d / 2 for d in style.dash)) if style.dash else "-"
+        width, above = (LEARNED, 3) if run.about(method).how == "learned" else (1.9, 2)
         panel.plot(
-            curve.x, np.where(np.isfinite(curve.median), curve.median, np.nan), color=style.light, linestyle=dash, linewidth=1.9,
-            marker=MARKERS[style.marker], markevery=max(1, len(curve.x) // 10), markersize=5.5, markeredgecolor="white",
-            markeredgewidth=0.6, label=_short(run.labels[method], 28),
+            curve.x, np.where(np.isfinite(curve.median), curve.median, np.nan), color=style.light, linestyle=dash,
+            linewidth=width, zorder=above, marker=MARKERS[style.marker], markevery=max(1, len(curve.x) // 10), markersize=5.5,
+            markeredgecolor="white", markeredgewidth=0.6, label=_short(run.labels[method], 28),
         )  # fmt: skip
         if bands and window and run.instances > 1 and len(curve.x):
             # inf at the upper quartile fills to the top of the picture, a quartile of 0 to its bottom.

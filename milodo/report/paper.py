@@ -24,6 +24,8 @@ ROWS = 2
 ACCURACY = "test_accuracy"
 NARROWEST = 7.2
 """Inches."""
+ACROSS = 4
+"""Panels side by side; further ones begin a new line."""
 LETTER = 0.08
 """Inches of a letter in the legend."""
 EXACT = 1e-10
@@ -93,20 +95,26 @@ def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
     runs = list(panels.values())
     methods = list(dict.fromkeys(method for run in runs for method in run.methods))
     styles = styled(methods)
-    columns, width = max(len(runs), 1), max(4.1 * len(runs), NARROWEST)
+    columns = max(1, min(len(runs), ACROSS))
+    lines, width = -(-max(len(runs), 1) // columns), max(4.1 * columns, NARROWEST)
     longest = max((len(run.labels[method]) for run in runs for method in run.methods), default=0)
     across = max(1, min(6, len(methods), int(width / (0.6 + LETTER * longest))))
-    figure = new_figure(width, 6.3 + 0.24 * -(-len(methods) // across))
-    pictures = figure.subplots(ROWS, columns, squeeze=False)
+    figure = new_figure(width, 6.3 * lines + 0.24 * -(-len(methods) // across))
+    pictures = figure.subplots(ROWS * lines, columns, squeeze=False)
     handles = {}
-    for column, (name, run) in enumerate(panels.items()):
+    for spare in range(len(runs), lines * columns):
+        for row in range(ROWS):
+            pictures[ROWS * (spare // columns) + row][spare % columns].set_axis_off()
+    for number, (name, run) in enumerate(panels.items()):
+        line, column = divmod(number, columns)
         run.styles = {method: styles[method] for method in run.methods}
         for row, quantity in enumerate(_quantities(run)):
-            picture = pictures[row][column]
+            picture = pictures[ROWS * line + row][column]
             draw_curves(picture, run, AXIS["k"], quantity, bands=len(run.methods) <= 4)
             picture.set_ylabel(quantity.title)
             if not run.moved:
                 picture.text(0.5, 0.5, "the start is the optimum", ha="center", va="center", transform=picture.transAxes)
+                picture.set_yticks([])
             if quantity.key == "consensus" and (low := _lowest(run, quantity)) is not None:
                 picture.set_ylim(bottom=low)
             drawn = zip(*picture.get_legend_handles_labels(), strict=True)
