@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,23 @@ def draw_topology(topology: Topology, path: str | Path) -> list[Path]:
         return save_figure(figure, Path(path))
 
 
+WIDE, LETTER, LINE = 10.0, 0.088, 0.8
+"""Inches of the race, of a letter in its legend, and of the line beside a label."""
+
+
+def _fits(labels: Sequence[str], columns: int) -> bool:
+    """Whether a legend of so many columns, which are filled one after the other, is no wider than the picture."""
+    longer, rest = divmod(len(labels), columns)[::-1]
+    sizes = [rest + 1] * longer + [rest] * (columns - longer)
+    ends = list(itertools.accumulate(sizes))
+    widest = [max(map(len, labels[end - size : end])) for size, end in zip(sizes, ends, strict=True) if size]
+    return columns == 1 or sum(LETTER * letters + LINE for letters in widest) <= WIDE
+
+
 def _race(run: Run) -> Figure:
     """The picture of the README: the first quantity against iterations and against bytes, side by side."""
     quantity, axes = run.quantities[0], [axis for axis in run.axes if axis.key in ("k", "bytes")]
-    figure = new_figure(10, 4.9)
+    figure = new_figure(WIDE, 4.9)
     panels: Sequence[Axes] = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     for panel, axis in zip(panels, axes, strict=True):
         draw_curves(panel, run, axis, quantity)
@@ -96,7 +110,8 @@ def _race(run: Run) -> Figure:
     for panel in panels[1:]:
         panel.set_ylabel("")
     handles, labels = panels[0].get_legend_handles_labels()
-    columns = len(handles) if len(handles) <= 6 else -(-len(handles) // 2)
+    most = len(labels) if len(labels) <= 6 else -(-len(labels) // 2)
+    columns = next((count for count in range(most, 0, -1) if _fits(labels, count)), 1)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.0, columnspacing=1.6)
     figure.suptitle(f"{_short(run.title)}\n{_over(run)}", x=0.012, ha="left", fontsize=12)
     return figure
@@ -112,7 +127,7 @@ def draw_curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity, *, bands:
         panel.plot(
             curve.x, np.where(np.isfinite(curve.median), curve.median, np.nan), color=style.light, linestyle=dash,
             linewidth=width, zorder=above, marker=MARKERS[style.marker], markevery=max(1, len(curve.x) // 10), markersize=5.5,
-            markeredgecolor="white", markeredgewidth=0.6, label=_short(run.labels[method], 28),
+            markeredgecolor="white", markeredgewidth=0.6, label=_short(run.labels[method], 34),
         )  # fmt: skip
         if bands and window and run.instances > 1 and len(curve.x):
             # inf at the upper quartile fills to the top of the picture, a quartile of 0 to its bottom.
