@@ -118,6 +118,11 @@ class Chosen:
         return {"pay": self.pay, "chosen": self.best.name, "candidates": rows}
 
 
+def _times(cost: float, least: float) -> float:
+    """How many times the least; a single node pays nothing."""
+    return 1.0 if cost == least else cost / least if least else math.inf
+
+
 def _said(cost: float, pay: str) -> str:
     return amount(round(cost)) if pay == "bytes" else f"{cost:,.0f} rounds" if pay == "rounds" else f"{cost:.3g} s"
 
@@ -140,7 +145,9 @@ def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = Non
     harder = replace(facts, sums=min(MOST, HARDER * facts.sums))
     cases = [[*([sums(f, net, d, link)] if f.reliable else []), *gossips(f, net, d, link)] for f in (facts, harder)]
     least = [min(candidate.cost(pay) for candidate in case) for case in cases]
-    regret = [a.cost(pay) / least[0] * b.cost(pay) / least[1] for a, b in zip(*cases, strict=True)]
+    regret = [
+        math.prod(_times(c.cost(pay), low) for c, low in zip(pair, least, strict=True)) for pair in zip(*cases, strict=True)
+    ]
     best, *others = (candidate for _, candidate in sorted(zip(regret, cases[0], strict=True), key=lambda pair: pair[0]))
     return Chosen(pay, best, tuple(others))
 
