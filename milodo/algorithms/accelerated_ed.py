@@ -29,6 +29,11 @@ MEMORY = 0.9
 """Of the trend by which a node restarts: one iteration alone says little."""
 
 
+def step_size(L: float, mean: float, theta: float) -> float:
+    """γ = 0.95 / max(L̄/1.28, θL/(0.28 + θ)) with L the largest of the L_i and L̄ their mean."""
+    return 0.95 / max(mean / 1.28, theta * L / (0.28 + theta))
+
+
 class State(NamedTuple):
     x: NodeTensor
     last: NodeTensor
@@ -83,7 +88,7 @@ class AcceleratedED(OverAverage):
             return cls(gamma=1.2 / L, K=1)
         A = enough("fitted", net, ENOUGH)
         theta = A.contraction
-        return cls(gamma=1.2 / L if mean is None else 0.95 / max(mean / 1.28, theta * L / (0.28 + theta)), K=A.rounds)
+        return cls(gamma=1.2 / L if mean is None else step_size(L, mean, theta), K=A.rounds)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         zero = torch.zeros_like(x0[..., :1])

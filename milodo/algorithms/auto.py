@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED
+from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_size
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import TreeAPG
@@ -165,7 +165,8 @@ def sums(facts: Facts, net: Network, d: int, link: Link | None) -> Candidate:
 
 def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
     """Accelerated-ED with as few rounds as are enough, and a few more; where links fail, with one."""
-    if not facts.reliable or net.outage is not None:
+    failing = not facts.reliable or net.outage is not None
+    if failing:
         ways = [averaging("fitted", net, 1)]
     else:
         fewest = enough("fitted", net, ENOUGH).rounds
@@ -176,8 +177,7 @@ def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candi
         if bits is None:
             continue
         form, theta = Bits(bits), A.contraction
-        failing = not facts.reliable or net.outage is not None
-        gamma = 1.2 / facts.L if failing else 0.95 / max(facts.mean / 1.28, theta * facts.L / (0.28 + theta))
+        gamma = 1.2 / facts.L if failing else step_size(facts.L, facts.mean, theta)
         size = form.size(d, net.dtype)
         seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth)
         found.append(
