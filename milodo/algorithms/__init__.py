@@ -15,6 +15,7 @@ from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import TreeAPG
+from milodo.algorithms.tree_newton import TreeNewton
 
 METHODS: dict[str, type[Algorithm]] = {
     "prox-dgd": ProxDGD,
@@ -27,6 +28,7 @@ METHODS: dict[str, type[Algorithm]] = {
     "lepdo": LEPDO,
     "accelerated-ed": AcceleratedED,
     "tree-apg": TreeAPG,
+    "tree-newton": TreeNewton,
     "apapc": APAPC,
     "admm": ADMM,
 }
@@ -34,4 +36,5 @@ METHODS: dict[str, type[Algorithm]] = {
 __all__ = [
     "ADMM", "APAPC", "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor",
     "Fraction", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering", "StepSize", "TreeAPG",
+    "TreeNewton",
 ]  # fmt: skip

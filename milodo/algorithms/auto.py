@@ -12,8 +12,9 @@ from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_s
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import TreeAPG
+from milodo.algorithms.tree_newton import INNER, TreeNewton, half
 from milodo.errors import InvalidInput, unknown
-from milodo.network import Bits, Network
+from milodo.network import Bits, Cast, Network
 from milodo.network.averaging import averaging, enough
 from milodo.network.consensus import average, maximum
 from milodo.problems import Problem
@@ -32,6 +33,12 @@ BITS = ((4.0, 6), (20.0, 8))
 """By how much an average may amplify rounding, and the bits its messages then need."""
 MORE = 1
 """Further rounds that are considered beyond the fewest that are enough."""
+QUADRATIC, BENDING = 4.0, 8.0
+"""Iterations of Newton's method: where curvature is the same everywhere, told once in 16 bits, and where it is told anew in 8."""
+LARGEST = 2000
+"""Unknowns up to which a node holds a matrix of all pairs of them."""
+SPEED = 1e9
+"""Multiplications a second that a node does, more or less."""
 HARDER = 3.0
 """By how much a problem may be harder than nodes guess."""
 
@@ -50,6 +57,8 @@ class Facts:
     """Iterations that accelerated gradients on exact sums will need, as nodes guess it from their own samples."""
     reliable: bool = True
     """Whether no message is ever lost."""
+    newton: float | None = None
+    """Iterations that Newton's method will need; None where problems do not know their Hessians."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +137,10 @@ def _said(cost: float, pay: str) -> str:
 
 
 def made(parameters: dict[str, float | int]) -> Algorithm:
-    """The method that was chosen: with a step size gossip, without one sums."""
-    own = {name: value for name, value in parameters.items() if name != "bits"}
-    method = AcceleratedED(**own) if own else TreeAPG()  # type: ignore[arg-type]
-    return Remembering(method, Bits(int(parameters["bits"])))
+    """The method that was chosen: with a step size gossip, without one sums, of curvatures too where it says so."""
+    bits, own = int(parameters["bits"]), {name: value for name, value in parameters.items() if name not in ("bits", "newton")}
+    method = TreeNewton() if "newton" in parameters else AcceleratedED(**own) if own else TreeAPG()  # type: ignore[arg-type]
+    return Remembering(method, Cast(torch.float16) if bits == 16 else Bits(bits))
 
 
 def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = None) -> Chosen:
@@ -143,7 +152,10 @@ def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = Non
     if pay not in PAYS:
         raise unknown("price", pay, PAYS)
     harder = replace(facts, sums=min(MOST, HARDER * facts.sums))
-    cases = [[*([sums(f, net, d, link)] if f.reliable else []), *gossips(f, net, d, link)] for f in (facts, harder)]
+    cases = [
+        [*([sums(f, net, d, link), *newtons(f, net, d, link)] if f.reliable else []), *gossips(f, net, d, link)]
+        for f in (facts, harder)
+    ]
     least = [min(candidate.cost(pay) for candidate in case) for case in cases]
     regret = [
         math.prod(_times(c.cost(pay), low) for c, low in zip(pair, least, strict=True)) for pair in zip(*cases, strict=True)
@@ -161,6 +173,19 @@ def sums(facts: Facts, net: Network, d: int, link: Link | None) -> Candidate:
     seconds = None if link is None else rounds * (link.latency + size / link.bandwidth)
     sent = 2 * (len(tree.parent) - 1) * size
     return Candidate(f"{method.label} in {form}", {"bits": form.b}, facts.sums, sent, rounds, seconds)
+
+
+def newtons(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
+    """Tree-Newton, where problems know their Hessians and a matrix of all pairs of unknowns can be held."""
+    if facts.newton is None or d > LARGEST:
+        return []
+    method, n, iterations = TreeNewton(), len(net.topology.tree.parent), facts.newton
+    form, told = (Cast(torch.float16), 1.0) if iterations == QUADRATIC else (Bits(8), iterations)
+    size = (d + 1) * net.dtype.itemsize + form.size(half(d), net.dtype) * told / iterations
+    rounds, work = method.rounds_on(net), INNER * d * d / SPEED
+    seconds = None if link is None else work + rounds * (link.latency + size / link.bandwidth)
+    bits = 16 if isinstance(form, Cast) else form.b
+    return [Candidate(f"{method.label} in {form}", {"newton": 1, "bits": bits}, iterations, 2 * (n - 1) * size, rounds, seconds)]
 
 
 def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
@@ -216,7 +241,8 @@ def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     mean = net.total(own) / n if reliable and net.outage is None else average(net, own)
     largest = maximum(net, L.unsqueeze(-1))
     L_mean, guess, iterations = (float(part.max()) for part in mean.unbind(-1))
-    return Facts(float(largest.max()), L_mean, min(guess, L_mean), iterations, reliable and net.outage is None)
+    newton = None if not problem.knows_hessian else QUADRATIC if problem.quadratic else BENDING
+    return Facts(float(largest.max()), L_mean, min(guess, L_mean), iterations, reliable and net.outage is None, newton)
 
 
 def pooled_guess(problem: Problem, n: int) -> NodeScalar:

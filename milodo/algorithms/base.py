@@ -25,6 +25,8 @@ class Algorithm(ABC):
     """What tuning searches."""
     needs: ClassVar[str] = ""
     """What it asks of the network beyond links that work now and then."""
+    steady: ClassVar[bool] = True
+    """Whether it says the same amount in every step."""
     State: ClassVar[type[tuple[Any, ...]]]
     """A NamedTuple, the iterate x first."""
     longest: int | None = None

@@ -91,9 +91,9 @@ class TreeAPG(Algorithm):
         e = x + (t - 1) / t_next * (x - last)
         f, own = problem.value_and_grad(e)
         f, moved = f.unsqueeze(-1), x - state.e
-        curved = _curved(problem.value(x).unsqueeze(-1), state.f, dot(state.own, moved))
+        bent = curved(problem.value(x).unsqueeze(-1), state.f, dot(state.own, moved))
         L_own = problem.lipschitz().unsqueeze(-1).expand_as(f)
-        mean = net.total(torch.cat((own, torch.where(first, L_own, curved)), dim=-1), exact=1) / net.topology.n
+        mean = net.total(torch.cat((own, torch.where(first, L_own, bent)), dim=-1), exact=1) / net.topology.n
         g, number = mean.split((x.shape[-1], 1), dim=-1)
         L, D = torch.where(first, number, state.L), torch.where(first, 0.0, number)
         gamma = torch.where(first, net.topology.n / L, state.gamma)
@@ -114,11 +114,11 @@ class TreeAPG(Algorithm):
         )
 
 
-def _curved(f_x: Tensor, f_e: Tensor, slope: Tensor) -> Tensor:
+def curved(f_x: Tensor, f_e: Tensor, slope: Tensor) -> Tensor:
     """f(x) - f(e) - ⟨∇f(e), x - e⟩; 0 where that is rounding."""
-    curved = f_x - f_e - slope
+    bent = f_x - f_e - slope
     rounding = torch.finfo(f_x.dtype).eps * torch.maximum(f_x.abs(), f_e.abs())
-    return torch.where(curved.abs() > CLEAR * rounding, curved, 0.0)
+    return torch.where(bent.abs() > CLEAR * rounding, bent, 0.0)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

@@ -278,13 +278,16 @@ class Network(ABC):
                 "a sum over a spanning tree needs every coordinate, and these messages leave most of them out. "
                 "Use messages = 'float32' or shorter, or a method that gossips, e.g. accelerated-ed."
             )
-        form = self.format if self.memory is None else self.memory.form
+        memory = self.memory if x.shape[-1] > exact else None  # nothing is remembered of what is always told in full
+        form = memory.form if memory is not None else self.format if x.shape[-1] > exact else None
         if self.memory is None or not self.memory.rehearsing:
             for hop in (*self.routes.up, *self.routes.down):
                 self._count(hop, x, form, exact)
-        if self.memory is None:
-            return _Total.apply(x, self, exact)
-        return self._remembered_total(x, exact, self.memory)
+        if memory is not None:
+            return self._remembered_total(x, exact, memory)
+        if self.memory is not None and self.memory.rehearsing:
+            return x
+        return _Total.apply(x, self, form, exact)
 
     def _remembered_total(self, x: NodeTensor, exact: int, memory: Memory) -> NodeTensor:
         """A replica for each edge of the tree on the way up, and one for all of the total."""
@@ -307,10 +310,10 @@ class Network(ABC):
         memory.keep(slot)
         return x
 
-    def _gather(self, x: NodeTensor, exact: int) -> NodeTensor:
+    def _gather(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
         """Partial sums, up to the root."""
         for hop in self.routes.up:
-            x = x.index_add(-2, hop.receivers, self._say(x.index_select(-2, hop.senders), hop, self.format, exact)[1])
+            x = x.index_add(-2, hop.receivers, self._say(x.index_select(-2, hop.senders), hop, form, exact)[1])
         return x
 
     def _scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
@@ -349,13 +352,13 @@ class _Total(torch.autograd.Function):
     """The sum at every node is 11ᵀ, which is symmetric: its own adjoint."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, net: Network, exact: int) -> Tensor:
-        ctx.net, ctx.exact = net, exact
-        return net._scatter(net._gather(x, exact), net.format, exact)
+    def forward(ctx: Any, x: Tensor, net: Network, form: Format | None, exact: int) -> Tensor:
+        ctx.net, ctx.form, ctx.exact = net, form, exact
+        return net._scatter(net._gather(x, form, exact), form, exact)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _Total.apply(grads[0], ctx.net, ctx.exact), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Total.apply(grads[0], ctx.net, ctx.form, ctx.exact), None, None, None
 
 
 class _Swap(torch.autograd.Function):

@@ -55,6 +55,22 @@ class Problem(ABC):
         have; None where f_i is no mean over samples."""
         return None
 
+    def hessian(self, x: NodeTensor) -> Tensor:
+        """∇²f_i(x_i) at every node, its upper half row by row [*batch, n, d (d + 1) / 2]."""
+        raise InvalidInput(
+            f"{type(self).__name__} does not know its Hessian, and Newton's method is made of it. Use tree-apg instead."
+        )
+
+    @property
+    def knows_hessian(self) -> bool:
+        """Whether hessian() can answer."""
+        return False
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether every f_i is, so that one Hessian is all there is."""
+        return False
+
     @abstractmethod
     def at(self, nodes: Sequence[int]) -> Self:
         """The same problem, holding only these rows."""

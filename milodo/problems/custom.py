@@ -7,7 +7,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad, hessian, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from milodo.errors import LARGEST, InvalidInput, as_float, quoted, whole
@@ -72,6 +72,14 @@ class CustomProblem(Problem):
 
     def grad(self, x: NodeTensor) -> NodeTensor:
         return self._over_nodes(grad(self.f), x)
+
+    @property
+    def knows_hessian(self) -> bool:
+        return True
+
+    def hessian(self, x: NodeTensor) -> Tensor:
+        rows, columns = torch.triu_indices(self.d, self.d, device=self.device)
+        return self._over_nodes(hessian(self.f), x)[..., rows, columns]
 
     @property
     def knows_lipschitz(self) -> bool:

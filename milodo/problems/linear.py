@@ -132,6 +132,19 @@ class LinearModel(Problem):
         trace = self.weigh(self.A.square().sum(-1)).mean(-1)
         return count, self.curvature * squared_norm(A) / self.samples / share, self.curvature * trace
 
+    @property
+    def knows_hessian(self) -> bool:
+        return True
+
+    def hessian(self, x: NodeTensor) -> Tensor:
+        weight = self.weigh(self.loss_curvature(self.predict(x))) / self.samples
+        rows, columns = torch.triu_indices(self.d, self.d, device=self.device)
+        return (self.A.mT @ (weight.unsqueeze(-1) * self.A))[..., rows, columns]
+
+    @property
+    def quadratic(self) -> bool:
+        return self.bending == 0
+
     def at(self, nodes: Sequence[int]) -> Self:
         rows = torch.as_tensor(nodes, device=self.device)
         weights = None if self.weights is None else self.weights.index_select(-2, rows)

@@ -118,7 +118,8 @@ def test_counted_rounds_are_declared_rounds(name, build, problem, net):
         for k in range(1, 4):
             next(states)
             assert (net.traffic - before).rounds == k * method.rounds_on(net)
-        assert (net.traffic - before).floats == 3 * method.floats_on(net, problem.d)
+        floats, most = (net.traffic - before).floats, 3 * method.floats_on(net, problem.d)
+        assert floats == most if method.steady else 0 < floats <= most
 
 
 def test_counted_gradients_are_declared_gradients(name, build, net):
@@ -142,7 +143,8 @@ def test_precision_and_the_shape_of_the_state_are_kept(name, build, dtype):
     method = build(name, problem)
     for state in itertools.islice(iterate(method, problem, StackedNetwork("ring(6)", dtype=dtype)), 4):
         assert type(state) is method.State and state._fields[0] == "x"
-        assert all(leaf.dtype == dtype and leaf.shape in ((2, 6, 8), (2, 6, 1)) for leaf in tensors(state))
+        widths = (8, 1, 8 * 9 // 2)  # a vector, a number, half a matrix
+        assert all(leaf.dtype == dtype and leaf.shape[:-1] == (2, 6) and leaf.shape[-1] in widths for leaf in tensors(state))
 
 
 def test_a_batch_of_instances_is_each_alone(name, build, problem, net):

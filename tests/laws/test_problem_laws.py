@@ -35,6 +35,17 @@ def test_grad_is_the_derivative_of_value(kind, reg, make):
     close(problem.grad(x), expected)
 
 
+def test_hessian_is_the_derivative_of_grad(kind, reg, make):
+    problem = make(kind, reg)
+    x = point(problem)
+    rows, columns = torch.triu_indices(problem.d, problem.d)
+    along = torch.eye(problem.d, dtype=x.dtype)
+    expected = torch.stack([torch.func.jvp(problem.grad, (x,), (along[k].expand_as(x),))[1] for k in range(problem.d)], dim=-2)
+    assert problem.knows_hessian
+    close(problem.hessian(x), expected[..., rows, columns])
+    assert not problem.quadratic or torch.equal(problem.hessian(x), problem.hessian(2 * x))
+
+
 def test_value_and_gradient_together_are_each_alone(problem):
     x = point(problem)
     value, grad = problem.value_and_grad(x)
