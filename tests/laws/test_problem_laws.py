@@ -35,10 +35,17 @@ def test_grad_is_the_derivative_of_value(kind, reg, make):
     close(problem.grad(x), expected)
 
 
-def test_value_and_gradient_together_are_each_alone(problem):
-    x = point(problem)
-    value, grad = problem.value_and_grad(x)
-    assert torch.equal(value, problem.value(x)) and torch.equal(grad, problem.grad(x))
+def test_value_and_gradient_from_a_look_are_those_at_the_point(problem):
+    x = point(problem, 4)
+    u = problem.look(x)
+    value, grad = problem.value_and_grad_from(u)
+    assert torch.equal(value, problem.value(x)) and torch.equal(problem.value_from(u), value)
+    assert torch.equal(grad, problem.grad(x))
+
+
+def test_looks_combine_as_points_do(problem):
+    x, y = point(problem), point(problem, seed=1)
+    close(problem.look(x + 0.7 * (x - y)), problem.look(x) + 0.7 * (problem.look(x) - problem.look(y)))
 
 
 def test_the_gradient_is_differentiated_through(problem):
