@@ -165,7 +165,7 @@ class Bits(Format):
 
     def encode(self, x: Tensor) -> Tensor:
         mantissa, power = self._scale(x)
-        symbols = self._symbols(x, mantissa, power) + self.most
+        symbols = self._symbols(x, self._unit(mantissa, power)) + self.most
         return torch.cat((_bytes(mantissa, 2), _bytes(power, 2), pack(symbols, self.b)), dim=-1)
 
     def decode(self, message: Tensor, d: int, dtype: torch.dtype) -> Tensor:
@@ -173,11 +173,11 @@ class Bits(Format):
         mantissa = head[..., 0:1] + 256 * head[..., 1:2]
         power = head[..., 2:3] + 256 * head[..., 3:4]
         symbols = unpack(message[..., self.SCALE :], self.b, d).double() - self.most
-        return self._numbers(symbols, mantissa, power, dtype)
+        return (symbols * self._unit(mantissa, power)).to(dtype)
 
     def understood(self, x: Tensor) -> Tensor:
-        mantissa, power = self._scale(x.detach())
-        heard = self._numbers(self._symbols(x.detach(), mantissa, power), mantissa, power, x.dtype)
+        unit = self._unit(*self._scale(x.detach()))
+        heard = (self._symbols(x.detach(), unit) * unit).to(x.dtype)
         learns = torch.is_grad_enabled() and x.requires_grad
         return (
             x + (heard - x).detach() if learns else heard
@@ -202,13 +202,9 @@ class Bits(Format):
         share = torch.where(mantissa > 0, mantissa.double() / (2**15 * self.most), torch.nan)
         return share * 2.0 ** (power.double() - BIAS - 1)  # half the power, which may be one more than fp64 has
 
-    def _symbols(self, x: Tensor, mantissa: Tensor, power: Tensor) -> Tensor:
+    def _symbols(self, x: Tensor, unit: Tensor) -> Tensor:
         """Whole numbers, in fp64 like all that is computed here."""
-        unit = self._unit(mantissa, power)
         return (x.double() / unit.clamp(min=TINY)).round_().nan_to_num_(0).clamp_(-self.most, self.most)
-
-    def _numbers(self, symbols: Tensor, mantissa: Tensor, power: Tensor, dtype: torch.dtype) -> Tensor:
-        return (symbols * self._unit(mantissa, power)).to(dtype)
 
     def __str__(self) -> str:
         return f"{self.b} bits"
