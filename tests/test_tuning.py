@@ -115,6 +115,15 @@ def test_bytes_as_the_cost_are_those_a_run_of_the_best_sends(over, form):
     assert found.score == pytest.approx(net.traffic.bytes, rel=0.12, abs=net.traffic.bytes / needed)  # as of iterations, above
 
 
+def test_a_score_to_beat_ends_what_cannot_and_changes_nothing_else():
+    alone, net = tune(DAPG, PROBLEM, NET, OPTIMUM, SEARCH), StackedNetwork("ring(5)")
+    assert tune(DAPG, PROBLEM, net, OPTIMUM, SEARCH, beat=1.5 * alone.score).best == alone.best
+    before = net.traffic.snapshot()
+    beaten = tune(DAPG, PROBLEM, net, OPTIMUM, SEARCH, beat=0.3 * alone.score)
+    assert not beaten.reached and beaten.score > alone.score
+    assert (net.traffic - before).rounds < 0.75 * before.rounds
+
+
 def test_what_is_fixed_stays_fixed():
     found = tune(DAPG, PROBLEM, NET, OPTIMUM, SEARCH, fixed={"eta": 0.01})
     assert {trial.parameters["eta"] for trial in found.trials} == {0.01}

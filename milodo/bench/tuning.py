@@ -90,11 +90,12 @@ FEW_LOSSES = 3
 @torch.no_grad()
 def tune(
     method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search,
-    *, fixed: Parameters | None = None, make: Make | None = None, progress: Callable[[float, str], None] | None = None,
+    *, fixed: Parameters | None = None, make: Make | None = None, beat: float = math.inf,
+    progress: Callable[[float, str], None] | None = None,
 ) -> Tuning:  # fmt: skip
     """The parameters with which `method` reaches the target soonest on `problem`, whose optimal values are given; without them,
     the parameters with the lowest loss in the end. `make` makes the method from its parameters, where it is to be one with short
-    messages, say."""
+    messages, say; what costs more than `beat`, a score that is known from elsewhere, is not run on."""
     fixed = dict(fixed or {})
     kinds = {name: kind for name, kind in method.space.items() if name not in fixed}
     free = {name: kind for name, kind in kinds.items() if isinstance(kind, Continuous)}
@@ -108,7 +109,7 @@ def tune(
     points = {1: search.points, 2: search.points_each}.get(len(free), FEW)
     grids = {name: kind.grid(points, unit if kind.relative else 1.0) for name, kind in free.items()}
     ratio = {name: float(grid[1] / grid[0]) for name, grid in grids.items()}
-    trials = _Trials(make or (lambda parameters: method(**parameters)), problem, net, optimum, search)
+    trials = _Trials(make or (lambda parameters: method(**parameters)), problem, net, optimum, search, beat)
     stages = 1 + (search.refinements if free else 0)
 
     def run(grids: dict[str, np.ndarray], stage: int) -> None:
@@ -161,8 +162,10 @@ def _beyond(
 class _Trials:
     """Candidates of one method that have been run, and the running of more."""
 
-    def __init__(self, make: Make, problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search) -> None:
-        self.make, self.problem, self.net, self.optimum, self.search = make, problem, net, optimum, search
+    def __init__(
+        self, make: Make, problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search, beat: float
+    ) -> None:
+        self.make, self.problem, self.net, self.optimum, self.search, self.beat = make, problem, net, optimum, search, beat
         self.done: list[Trial] = []
         self.unit: dict[tuple[tuple[str, float | int], ...], float] = {}
         """What an iteration costs, by whole-numbered parameters."""
@@ -177,7 +180,7 @@ class _Trials:
         combinations = [dict(zip(grids, map(float, values), strict=True)) for values in itertools.product(*grids.values())]
         combinations = [c for c in combinations if not any(_same(c | choice, trial.parameters) for trial in self.done)]
         if combinations:
-            to_beat = self.best.score if self.done else math.inf
+            to_beat = min(self.beat, self.best.score) if self.done else self.beat
             self.done += self._run_side_by_side(choice, combinations, self.search, to_beat, progress)
 
     def sturdiest(self, steps: list[str], free: list[str]) -> Trial:
@@ -187,7 +190,7 @@ class _Trials:
         constant falls off it: without this, tuned PG-EXTRA diverged on 5 of 32 test instances.
         """
         best = self.best
-        if best.diverged or not steps:
+        if best.diverged or not steps or best.score > self.beat:
             return best
         choice = {name: value for name, value in best.parameters.items() if name not in free}
         few = FRONT if self.optimum is not None else FEW_LOSSES
