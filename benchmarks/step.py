@@ -1,10 +1,12 @@
-"""What a step costs over its bare gradient, what a learned step costs over Prox-ED's, and where its time goes.
+"""What a step costs over its bare gradient, what a step of auto's methods and a learned one cost over Prox-ED's, and why.
 
 Goals: one Prox-ED step at most 1.3x its gradient at LASSO(10,30000,1000), and at most 200 µs over it at (10,300,10); one step of
-MiLoDo at most 1.5x Prox-ED's at the large shape, as shipped: its networks run in each `every`-th iteration.
+MiLoDo at most 1.5x Prox-ED's at the large shape, as shipped: its networks run in each `every`-th iteration; one step of
+Tree-APG in 4 bits and of Accelerated-ED in 6 at most 1.1x Prox-ED's there.
 
     python benchmarks/step.py            both shapes (the large one needs 3 GB)
     python benchmarks/step.py --small    only the small one
+    python benchmarks/step.py --auto     only auto's methods
 """
 
 from __future__ import annotations
@@ -14,12 +16,24 @@ import sys
 import torch
 from _measure import medians, verdict
 
-from milodo.algorithms import DAPG, ODAPG, Algorithm, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
+from milodo.algorithms import (
+    DAPG,
+    ODAPG,
+    AcceleratedED,
+    Algorithm,
+    PGExtra,
+    PrimalDual,
+    ProxATC,
+    ProxDGD,
+    ProxED,
+    Remembering,
+    TreeAPG,
+)  # fmt: skip
 from milodo.algorithms.rule import WARM_UP
 from milodo.cli.process import keep_freed_memory
 from milodo.learned import MiLoDo
 from milodo.learned.checkpoint import load_optimizer
-from milodo.network import StackedNetwork
+from milodo.network import Bits, StackedNetwork
 from milodo.problems import Lasso
 
 METHODS: tuple[Algorithm, ...] = (
@@ -31,16 +45,24 @@ METHODS: tuple[Algorithm, ...] = (
     ODAPG(eta=0.2, tau=0.02),
     PrimalDual(gamma=0.02),
 )
+AUTO: tuple[Algorithm, ...] = (
+    ProxED(gamma=0.02),
+    Remembering(TreeAPG(), Bits(4)),
+    Remembering(AcceleratedED(gamma=0.02, K=1), Bits(6)),
+)
+"""What auto takes for bytes and for rounds on ring(10), behind what it is measured by."""
+LIMIT = 1.1
+"""Times Prox-ED's step that theirs may take where there is much data."""
 
 
 @torch.no_grad()
-def measure(d: int, N: int, repeats: int, inner: int) -> dict[str, float]:
+def measure(methods: tuple[Algorithm, ...], d: int, N: int, repeats: int, inner: int) -> dict[str, float]:
     problem = Lasso(10, d, N, 0.1).sample([0])
     net = StackedNetwork("ring(10)")
     x = torch.randn_like(problem.zeros())
-    states = {method.label: method.init(x, problem, net) for method in METHODS}
+    states = {method.label: method.init(x, problem, net) for method in methods}
     tasks = {"gradient": lambda: problem.grad(x)}
-    for method in METHODS:
+    for method in methods:
         tasks[method.label] = lambda method=method: method.step(states[method.label], problem, net)
     return medians(tasks, repeats=repeats, inner=inner)
 
@@ -93,11 +115,25 @@ def learned(d: int, N: int, dtype: torch.dtype, repeats: int, inner: int) -> Non
         )
 
 
+def chosen(d: int, N: int, repeats: int, inner: int) -> None:
+    """Auto's methods against Prox-ED."""
+    seconds = measure(AUTO, d, N, repeats, inner)
+    print(f"\nAuto's methods at LASSO(10,{d},{N}), ring(10), fp64, {torch.get_num_threads()} threads")
+    for method in AUTO:
+        ratio = seconds[method.label] / seconds[ProxED.label]
+        goal = f" (goal: at most {LIMIT}) {verdict(ratio <= LIMIT)}" if d == 30000 and method.label != ProxED.label else ""
+        print(f"  {method.label:22s} {seconds[method.label] * 1e6:12,.0f} µs   {ratio:5.2f}x Prox-ED{goal}")
+
+
 def main() -> None:
     keep_freed_memory()
     shapes = [(300, 10, 200, 20)] if "--small" in sys.argv else [(300, 10, 200, 20), (30000, 1000, 7, 1)]
+    for shape in shapes:
+        chosen(*shape)
+    if "--auto" in sys.argv:
+        return
     for d, N, repeats, inner in shapes:
-        seconds = measure(d, N, repeats, inner)
+        seconds = measure(METHODS, d, N, repeats, inner)
         gradient = seconds["gradient"]
         print(f"\nLASSO(10,{d},{N}), ring(10), fp64, {torch.get_num_threads()} threads: gradient {gradient * 1e6:,.0f} µs")
         for name, value in seconds.items():

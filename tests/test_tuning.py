@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from milodo.algorithms import DAPG, METHODS, Choice, ProxDGD, ProxED, StepSize
+from milodo.algorithms import DAPG, METHODS, Choice, ProxDGD, ProxED, Remembering, StepSize
 from milodo.bench import cache
 from milodo.bench.tuning import Search, tune
 from milodo.loop import iterate
 from milodo.metrics import mean_point
-from milodo.network import StackedNetwork, StackedObserver
+from milodo.network import Bits, StackedNetwork, StackedObserver
 from milodo.problems import Lasso, instance_seeds, optimum
 
 OBSERVER = StackedObserver()
@@ -94,6 +94,34 @@ def test_rounds_as_the_cost_prefers_fewer_rounds_of_mixing():
     by_iterations = tune(DAPG, PROBLEM, NET, OPTIMUM, SEARCH)
     assert by_rounds.best["K"] <= by_iterations.best["K"]
     assert by_rounds.score <= by_iterations.score * 3 * by_iterations.best["K"] * 1.001
+
+
+@pytest.mark.parametrize(
+    ("over", "form"), [("fastmix", None), ("tree", None), ("fastmix", Bits(6)), ("fitted", Bits(9))], ids=str
+)
+def test_bytes_as_the_cost_are_those_a_run_of_the_best_sends(over, form):
+    """Whatever it averages with and however its messages are shortened."""
+
+    def make(parameters):
+        method = DAPG(**parameters, over=over)
+        return method if form is None else Remembering(method, form)
+
+    found = tune(DAPG, PROBLEM, NET, OPTIMUM, Search(**{**SEARCH.__dict__, "cost": "bytes"}), make=make)
+    assert found.reached
+    method, net = make(found.best), StackedNetwork("ring(5)")
+    needed = iterations_to(method)
+    for _ in zip(range(needed + 1), iterate(method, PROBLEM, net), strict=False):
+        pass
+    assert found.score == pytest.approx(net.traffic.bytes, rel=0.12, abs=net.traffic.bytes / needed)  # as of iterations, above
+
+
+def test_a_score_to_beat_ends_what_cannot_and_changes_nothing_else():
+    alone, net = tune(DAPG, PROBLEM, NET, OPTIMUM, SEARCH), StackedNetwork("ring(5)")
+    assert tune(DAPG, PROBLEM, net, OPTIMUM, SEARCH, beat=1.5 * alone.score).best == alone.best
+    before = net.traffic.snapshot()
+    beaten = tune(DAPG, PROBLEM, net, OPTIMUM, SEARCH, beat=0.3 * alone.score)
+    assert not beaten.reached and beaten.score > alone.score
+    assert (net.traffic - before).rounds < 0.75 * before.rounds
 
 
 def test_what_is_fixed_stays_fixed():

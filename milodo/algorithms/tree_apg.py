@@ -28,6 +28,8 @@ class State(NamedTuple):
     """x⁺, on trial: the next sum says whether the step was short enough."""
     last: NodeTensor
     """The iterate before."""
+    seen: Tensor
+    """What f_i saw of it (`Problem.look`)."""
     e: NodeTensor
     """Where the gradient was taken."""
     g: NodeTensor
@@ -81,17 +83,18 @@ class TreeAPG(Algorithm):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         zero, nothing = torch.zeros_like(x0[..., :1]), torch.zeros_like(x0)
-        return State(x0, x0, x0, nothing, nothing, zero, zero + 1, zero, zero, zero + APART)
+        return State(x0, x0, problem.look(x0), x0, nothing, nothing, zero, zero + 1, zero, zero, zero + APART)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         x, last, first = state.x, state.last, state.gamma == 0
         uphill = (dot(state.e - x, x - last) > 0) & (state.calm >= APART)
         t = torch.where(uphill, 1.0, state.t)
         t_next = (1 + (1 + 4 * t * t).sqrt()) / 2
-        e = x + (t - 1) / t_next * (x - last)
-        f, own = problem.value_and_grad(e)
+        beta, seen = (t - 1) / t_next, problem.look(x)
+        e = x + beta * (x - last)
+        f, own = problem.value_and_grad_from(seen + beta * (seen - state.seen))  # of e: one look serves both
         f, moved = f.unsqueeze(-1), x - state.e
-        bent = curved(problem.value(x).unsqueeze(-1), state.f, dot(state.own, moved))
+        bent = curved(problem.value_from(seen).unsqueeze(-1), state.f, dot(state.own, moved))
         L_own = problem.lipschitz().unsqueeze(-1).expand_as(f)
         mean = net.total(torch.cat((own, torch.where(first, L_own, bent)), dim=-1), exact=1) / net.topology.n
         g, number = mean.split((x.shape[-1], 1), dim=-1)
@@ -103,6 +106,7 @@ class TreeAPG(Algorithm):
         return State(
             x=problem.prox(e - gamma * g, gamma),
             last=torch.where(fine, x, last),
+            seen=torch.where(fine, seen, state.seen),
             e=e,
             g=g,
             own=torch.where(fine, own, state.own),

@@ -90,11 +90,12 @@ class TreeNewton(Algorithm):
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         x, n, d = state.x, net.topology.n, state.x.shape[-1]
-        f, own = problem.value_and_grad(x)
+        seen = problem.look(x)
+        f, own = problem.value_and_grad_from(seen)
         f, s = f.unsqueeze(-1), x - state.at
         D = curved(f, state.f, dot(state.own, s))
         first = state.k == 0
-        told = [problem.hessian(x)] if first or not problem.quadratic else []
+        told = [problem.hessian_from(seen)] if first or not problem.quadratic else []
         number = problem.lipschitz().unsqueeze(-1).expand_as(D) if first else D
         mean = net.total(torch.cat((*told, own, number), dim=-1), exact=d + 1) / n
         *news, g, number = mean.split((*(part.shape[-1] for part in told), d, 1), dim=-1)

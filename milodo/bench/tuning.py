@@ -90,11 +90,12 @@ FEW_LOSSES = 3
 @torch.no_grad()
 def tune(
     method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search,
-    *, fixed: Parameters | None = None, make: Make | None = None, progress: Callable[[float, str], None] | None = None,
+    *, fixed: Parameters | None = None, make: Make | None = None, beat: float = math.inf,
+    progress: Callable[[float, str], None] | None = None,
 ) -> Tuning:  # fmt: skip
     """The parameters with which `method` reaches the target soonest on `problem`, whose optimal values are given; without them,
     the parameters with the lowest loss in the end. `make` makes the method from its parameters, where it is to be one with short
-    messages, say."""
+    messages, say; what costs more than `beat`, a score that is known from elsewhere, is not run on."""
     fixed = dict(fixed or {})
     kinds = {name: kind for name, kind in method.space.items() if name not in fixed}
     free = {name: kind for name, kind in kinds.items() if isinstance(kind, Continuous)}
@@ -108,7 +109,7 @@ def tune(
     points = {1: search.points, 2: search.points_each}.get(len(free), FEW)
     grids = {name: kind.grid(points, unit if kind.relative else 1.0) for name, kind in free.items()}
     ratio = {name: float(grid[1] / grid[0]) for name, grid in grids.items()}
-    trials = _Trials(make or (lambda parameters: method(**parameters)), problem, net, optimum, search)
+    trials = _Trials(make or (lambda parameters: method(**parameters)), problem, net, optimum, search, beat)
     stages = 1 + (search.refinements if free else 0)
 
     def run(grids: dict[str, np.ndarray], stage: int) -> None:
@@ -161,9 +162,13 @@ def _beyond(
 class _Trials:
     """Candidates of one method that have been run, and the running of more."""
 
-    def __init__(self, make: Make, problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search) -> None:
-        self.make, self.problem, self.net, self.optimum, self.search = make, problem, net, optimum, search
+    def __init__(
+        self, make: Make, problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search, beat: float
+    ) -> None:
+        self.make, self.problem, self.net, self.optimum, self.search, self.beat = make, problem, net, optimum, search, beat
         self.done: list[Trial] = []
+        self.unit: dict[tuple[tuple[str, float | int], ...], float] = {}
+        """What an iteration costs, by whole-numbered parameters."""
         self.judge = Judge(problem, StackedObserver(), steps=search.iterations)
 
     @property
@@ -175,7 +180,7 @@ class _Trials:
         combinations = [dict(zip(grids, map(float, values), strict=True)) for values in itertools.product(*grids.values())]
         combinations = [c for c in combinations if not any(_same(c | choice, trial.parameters) for trial in self.done)]
         if combinations:
-            to_beat = self.best.score if self.done else math.inf
+            to_beat = min(self.beat, self.best.score) if self.done else self.beat
             self.done += self._run_side_by_side(choice, combinations, self.search, to_beat, progress)
 
     def sturdiest(self, steps: list[str], free: list[str]) -> Trial:
@@ -185,24 +190,21 @@ class _Trials:
         constant falls off it: without this, tuned PG-EXTRA diverged on 5 of 32 test instances.
         """
         best = self.best
-        if best.diverged or not steps:
+        if best.diverged or not steps or best.score > self.beat:
             return best
         choice = {name: value for name, value in best.parameters.items() if name not in free}
         few = FRONT if self.optimum is not None else FEW_LOSSES
         front = [t for t in sorted(self.done, key=_rank) if not t.diverged and choice.items() <= t.parameters.items()][:few]
         larger = [{name: t.parameters[name] * (MARGIN if name in steps else 1) for name in free} for t in front]
-        search, rounds = self.search, self._unit(self.make(best.parameters))
+        search = self.search
         if self.optimum is not None:
-            longer = max(1, min(search.iterations, math.ceil(3 * best.score / rounds)))
+            longer = max(1, min(search.iterations, math.ceil(3 * best.score / self.unit[tuple(choice.items())])))
             search = search.model_copy(update={"iterations": longer})
         pushed = self._run_side_by_side(choice, larger, search, None, lambda fraction: None)
         for trial, push in zip(front, pushed, strict=True):
             if not push.diverged and push.gap <= 2 * max(trial.gap, self.search.target):
                 return trial
         return min(front, key=lambda t: max(t.parameters[name] for name in steps))
-
-    def _unit(self, algorithm: Algorithm) -> int:
-        return algorithm.rounds_on(self.net) if self.search.cost == "rounds" else 1
 
     def _run_side_by_side(
         self, choice: Parameters, candidates: list[Parameters], search: Search, to_beat: float | None, progress: Progress
@@ -211,17 +213,18 @@ class _Trials:
         size = max(1, GROUP_NUMBERS // self.problem.zeros().numel())
         parts = [candidates[start : start + size] for start in range(0, len(candidates), size)]
         groups = [_Group(self.make, self.problem, self.net, choice, part) for part in parts]
-        unit = self._unit(groups[0].algorithm)
-        known = self.optimum is not None
+        known, unit = self.optimum is not None, 0.0
         for k in sample_times(search.iterations, TIMES_PER_DECADE if known else LOOKS_PER_DECADE):
             for group in groups:
                 group.advance(k)
                 group.look(self.optimum, self.judge)
             progress(k / search.iterations)
+            unit = groups[0].unit(search.cost)
             reached = any(group.best_gap <= search.target for group in groups)
             beaten = known and to_beat is not None and (reached or k * unit > to_beat)
             if beaten or not any(group.alive for group in groups):
                 break
+        self.unit[tuple(choice.items())] = unit
         judge = _judge if known else _judge_loss
         gaps = [seen for group in groups for seen in group.gaps]
         return [judge(c | choice, seen, search, unit) for c, seen in zip(candidates, gaps, strict=True)]
@@ -236,6 +239,8 @@ class _Group:
         self.gaps: list[list[tuple[int, float]]] = [[] for _ in candidates]
         """Of each candidate: (k, mean gap, or loss, over the instances); inf once it has diverged."""
         self.algorithm = self._build()
+        self.sent, self.counted = 0, 0
+        """Bytes, and in how many iterations."""
         start = problem.start()
         self.k, self.state = 0, next(iterate(self.algorithm, problem, net, x0=start.expand(len(candidates), *start.shape)))
 
@@ -245,9 +250,17 @@ class _Group:
         return self.make({**self.choice, **{name: like.new_tensor(each).reshape(-1, *ones) for name, each in columns.items()}})
 
     def advance(self, to: int) -> None:
+        before = self.net.traffic.snapshot()
         for k in range(self.k + 1, to + 1 if self.alive else 0):
             self.state = advance(self.algorithm, self.state, self.problem, self.net, k)
-        self.k = to
+            self.counted += 1
+        self.k, self.sent = to, self.sent + (self.net.traffic - before).bytes
+
+    def unit(self, cost: str) -> float:
+        """What an iteration costs."""
+        if cost == "bytes":
+            return self.sent / max(1, self.counted)
+        return self.algorithm.rounds_on(self.net) if cost == "rounds" else 1
 
     def look(self, optimum: torch.Tensor | None, judge: Judge) -> None:
         if not self.alive:
@@ -276,7 +289,7 @@ def _rank(trial: Trial) -> tuple[float, float]:
     return trial.score, trial.gap
 
 
-def _judge(parameters: Parameters, gaps: list[tuple[int, float]], search: Search, unit: int) -> Trial:
+def _judge(parameters: Parameters, gaps: list[tuple[int, float]], search: Search, unit: float) -> Trial:
     k, gap = gaps[-1]
     if gap == math.inf:
         return Trial(parameters, math.inf, False, math.inf, True)
@@ -289,7 +302,7 @@ def _judge(parameters: Parameters, gaps: list[tuple[int, float]], search: Search
     return Trial(parameters, k * unit, True, gap, False)
 
 
-def _judge_loss(parameters: Parameters, losses: list[tuple[int, float]], search: Search, unit: int) -> Trial:
+def _judge_loss(parameters: Parameters, losses: list[tuple[int, float]], search: Search, unit: float) -> Trial:
     """Where no optimum is known, what is low in the end is good."""
     loss = losses[-1][1]
     return Trial(parameters, loss, False, loss, loss == math.inf)

@@ -166,8 +166,8 @@ class TuningTable(Table):
     target: Positive = 1e-3
     """Mean gap over the tuning instances that a method should reach soonest. Where a problem knows no optimum, as those of
     networks, the lowest mean loss after `iterations` decides instead."""
-    cost: Literal["iterations", "rounds"] = "iterations"
-    """What 'soonest' counts."""
+    cost: Literal["iterations", "rounds", "bytes"] = "iterations"
+    """What 'soonest' counts; bytes are those that candidates really send."""
     points: Annotated[int, Field(ge=3, le=1000)] = 13
     """Grid points of a method's only parameter."""
     points_each: Annotated[int, Field(ge=3, le=100)] = 7

@@ -165,18 +165,19 @@ class Bits(Format):
 
     def encode(self, x: Tensor) -> Tensor:
         mantissa, power = self._scale(x)
-        symbols = self._symbols(x, mantissa, power) + self.most
+        symbols = self._symbols(x, self._unit(mantissa, power)) + self.most
         return torch.cat((_bytes(mantissa, 2), _bytes(power, 2), pack(symbols, self.b)), dim=-1)
 
     def decode(self, message: Tensor, d: int, dtype: torch.dtype) -> Tensor:
         head = message[..., : self.SCALE].to(torch.int32)
         mantissa = head[..., 0:1] + 256 * head[..., 1:2]
         power = head[..., 2:3] + 256 * head[..., 3:4]
-        return self._numbers(unpack(message[..., self.SCALE :], self.b, d) - self.most, mantissa, power, dtype)
+        symbols = unpack(message[..., self.SCALE :], self.b, d).double() - self.most
+        return (symbols * self._unit(mantissa, power)).to(dtype)
 
     def understood(self, x: Tensor) -> Tensor:
-        mantissa, power = self._scale(x.detach())
-        heard = self._numbers(self._symbols(x.detach(), mantissa, power), mantissa, power, x.dtype)
+        unit = self._unit(*self._scale(x.detach()))
+        heard = (self._symbols(x.detach(), unit) * unit).to(x.dtype)
         learns = torch.is_grad_enabled() and x.requires_grad
         return (
             x + (heard - x).detach() if learns else heard
@@ -201,12 +202,9 @@ class Bits(Format):
         share = torch.where(mantissa > 0, mantissa.double() / (2**15 * self.most), torch.nan)
         return share * 2.0 ** (power.double() - BIAS - 1)  # half the power, which may be one more than fp64 has
 
-    def _symbols(self, x: Tensor, mantissa: Tensor, power: Tensor) -> Tensor:
-        unit = self._unit(mantissa, power)
-        return (x.double() / unit.clamp(min=TINY)).round().nan_to_num(0).clamp(-self.most, self.most).to(torch.int64)
-
-    def _numbers(self, symbols: Tensor, mantissa: Tensor, power: Tensor, dtype: torch.dtype) -> Tensor:
-        return (symbols.double() * self._unit(mantissa, power)).to(dtype)
+    def _symbols(self, x: Tensor, unit: Tensor) -> Tensor:
+        """Whole numbers, in fp64 like all that is computed here."""
+        return (x.double() / unit.clamp(min=TINY)).round_().nan_to_num_(0).clamp_(-self.most, self.most)
 
     def __str__(self) -> str:
         return f"{self.b} bits"
@@ -234,25 +232,34 @@ def packed_size(d: int, b: int) -> int:
 def pack(symbols: Tensor, b: int) -> Tensor:
     """Whole numbers below 2ᵇ, [*, d], as bytes [*, packed_size(d, b)]; those above 8 bits in two layers."""
     if b > 8:
+        symbols = symbols.to(torch.int16)
         return torch.cat((pack(symbols & 255, 8), pack(symbols >> 8, b - 8)), dim=-1)
     together, d = _together(b), symbols.shape[-1]
-    symbols = torch.nn.functional.pad(symbols, (0, -d % together)).unflatten(-1, (-1, together))
+    symbols = torch.nn.functional.pad(symbols.to(_word(b)), (0, -d % together)).unflatten(-1, (-1, together))
     word = symbols[..., 0]
     for place in range(1, together):
         word = word | (symbols[..., place] << (place * b))
-    return torch.stack([(word >> (8 * k)) & 255 for k in range(together * b // 8)], dim=-1).flatten(-2).to(torch.uint8)
+    if word.dtype == torch.uint8:
+        return word
+    return torch.stack([(word >> (8 * k)).to(torch.uint8) for k in range(together * b // 8)], dim=-1).flatten(-2)
 
 
 def unpack(message: Tensor, b: int, d: int) -> Tensor:
     """What `pack` was given."""
     if b > 8:
-        return unpack(message[..., :d], 8, d) | (unpack(message[..., d:], b - 8, d) << 8)
+        return unpack(message[..., :d], 8, d) | (unpack(message[..., d:], b - 8, d).to(torch.int16) << 8)
     together = _together(b)
-    parts = message.to(torch.int64).unflatten(-1, (-1, together * b // 8))
+    parts = message.to(_word(b)).unflatten(-1, (-1, together * b // 8))
     word = parts[..., 0]
     for k in range(1, parts.shape[-1]):
         word = word | (parts[..., k] << (8 * k))
     return torch.stack([(word >> (place * b)) & (2**b - 1) for place in range(together)], dim=-1).flatten(-2)[..., :d]
+
+
+def _word(b: int) -> torch.dtype:
+    """The shortest type that holds the bits of symbols that fill whole bytes together: half of the time is moving them."""
+    bits = _together(b) * b
+    return torch.uint8 if bits == 8 else torch.int32 if bits < 32 else torch.int64
 
 
 def _together(b: int) -> int:

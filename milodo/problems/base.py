@@ -37,9 +37,21 @@ class Problem(ABC):
     def grad(self, x: NodeTensor) -> NodeTensor:
         """∇f_i(x_i) at every node."""
 
-    def value_and_grad(self, x: NodeTensor) -> tuple[NodeScalar, NodeTensor]:
-        """Both, for the price of little more than one where they have work in common."""
-        return self.value(x), self.grad(x)
+    def look(self, x: NodeTensor) -> Tensor:
+        """What f_i sees of x_i [*batch, n, *]: a linear map of it, all of it unless a problem sees less.
+
+        An affine combination of looks is the look of the combination, so who has two looks need not take a third, and looking is
+        the better half of the work where there is much data. A problem whose data change with the iteration sees x itself.
+        """
+        return x
+
+    def value_from(self, u: Tensor) -> NodeScalar:
+        """f_i where f_i sees u."""
+        return self.value(u)
+
+    def value_and_grad_from(self, u: Tensor) -> tuple[NodeScalar, NodeTensor]:
+        """f_i and ∇f_i where f_i sees u."""
+        return self.value(u), self.grad(u)
 
     @abstractmethod
     def lipschitz(self) -> NodeScalar:
@@ -55,15 +67,15 @@ class Problem(ABC):
         have; None where f_i is no mean over samples."""
         return None
 
-    def hessian(self, x: NodeTensor) -> Tensor:
-        """∇²f_i(x_i) at every node, its upper half row by row [*batch, n, d (d + 1) / 2]."""
+    def hessian_from(self, u: Tensor) -> Tensor:
+        """∇²f_i where f_i sees u, its upper half row by row [*batch, n, d (d + 1) / 2]."""
         raise InvalidInput(
             f"{type(self).__name__} does not know its Hessian, and Newton's method is made of it. Use tree-apg instead."
         )
 
     @property
     def knows_hessian(self) -> bool:
-        """Whether hessian() can answer."""
+        """Whether hessian_from() can answer."""
         return False
 
     @property

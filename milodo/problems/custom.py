@@ -77,9 +77,9 @@ class CustomProblem(Problem):
     def knows_hessian(self) -> bool:
         return True
 
-    def hessian(self, x: NodeTensor) -> Tensor:
+    def hessian_from(self, u: Tensor) -> Tensor:
         rows, columns = torch.triu_indices(self.d, self.d, device=self.device)
-        return self._over_nodes(hessian(self.f), x)[..., rows, columns]
+        return self._over_nodes(hessian(self.f), u)[..., rows, columns]
 
     @property
     def knows_lipschitz(self) -> bool:

@@ -99,14 +99,19 @@ class LinearModel(Problem):
         return v if self.weights is None else self.weights * v
 
     def value(self, x: NodeTensor) -> NodeScalar:
-        return self.weigh(self.loss(self.predict(x))).mean(-1)
+        return self.value_from(self.predict(x))
 
     def grad(self, x: NodeTensor) -> NodeTensor:
         return self.pull_back(self.loss_slope(self.predict(x)))
 
-    def value_and_grad(self, x: NodeTensor) -> tuple[NodeScalar, NodeTensor]:
-        u = self.predict(x)
-        return self.weigh(self.loss(u)).mean(-1), self.pull_back(self.loss_slope(u))
+    def look(self, x: NodeTensor) -> Tensor:
+        return self.predict(x)
+
+    def value_from(self, u: Tensor) -> NodeScalar:
+        return self.weigh(self.loss(u)).mean(-1)
+
+    def value_and_grad_from(self, u: Tensor) -> tuple[NodeScalar, NodeTensor]:
+        return self.value_from(u), self.pull_back(self.loss_slope(u))
 
     def pull_back(self, v: Tensor) -> NodeTensor:
         """(1/N) A_iᵀ s_i v_i: the gradient, if v is the slope of the loss."""
@@ -136,8 +141,8 @@ class LinearModel(Problem):
     def knows_hessian(self) -> bool:
         return True
 
-    def hessian(self, x: NodeTensor) -> Tensor:
-        weight = self.weigh(self.loss_curvature(self.predict(x))) / self.samples
+    def hessian_from(self, u: Tensor) -> Tensor:
+        weight = self.weigh(self.loss_curvature(u)) / self.samples
         rows, columns = torch.triu_indices(self.d, self.d, device=self.device)
         return (self.A.mT @ (weight.unsqueeze(-1) * self.A))[..., rows, columns]
 

@@ -13,7 +13,7 @@ from milodo.algorithms import METHODS, Algorithm, Continuous
 from milodo.loop import iterate
 from milodo.metrics import consensus_error
 from milodo.network import Network, StackedNetwork, StackedObserver
-from milodo.problems import Lasso, Problem, optimum
+from milodo.problems import Lasso, LeastSquares, Problem, optimum
 from milodo.topology import Topology
 from milodo.tree import leaves, tree_map
 
@@ -123,27 +123,43 @@ def test_counted_rounds_are_declared_rounds(name, build, problem, net):
 
 
 def test_counted_gradients_are_declared_gradients(name, build, net):
-    problem, taken = Lasso(6, 8, 20, 0.1).sample([0, 1]), []
-    grad = problem.grad
-    problem.grad = lambda x: taken.append(x) or grad(x)
-    both = problem.value_and_grad
-    problem.value_and_grad = lambda x: taken.append(x) or both(x)
+    """And so are passes over the data: a gradient is a look at x and one product back, and nothing else asks for another."""
+    problem, looked, pulled = Lasso(6, 8, 20, 0.1).sample([0, 1]), [], []
+    predict, pull_back = problem.predict, problem.pull_back
+    problem.predict = lambda x: looked.append(x) or predict(x)
+    problem.pull_back = lambda v: pulled.append(v) or pull_back(v)
     method = build(name, problem)
     states = iterate(method, problem, net)
     next(states)
-    first = len(taken)  # of the start
+    first = len(looked), len(pulled)  # of the start
     for k in range(1, 4):
         next(states)
-        assert len(taken) - first == k * method.gradients
+        assert (len(looked) - first[0], len(pulled) - first[1]) == (k * method.gradients, k * method.gradients)
+
+
+class Plain(LeastSquares):
+    """Sees x itself, as a problem does that is nothing but a function."""
+
+    look, value_from, value_and_grad_from = Problem.look, Problem.value_from, Problem.value_and_grad_from
+
+    def value(self, x):
+        return (self.predict(x) - self.b).square().mean(-1) / 2
+
+
+def test_what_a_problem_sees_of_x_is_its_own_affair(name, build, problem, net):
+    method, plain = build(name, problem), Plain(problem.A, problem.b, problem.reg)
+    for steps in (1, 3, 10):
+        seen, whole = (run(method, each, net, steps, start(problem)).x for each in (problem, plain))
+        torch.testing.assert_close(seen, whole, rtol=ROUNDING, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_precision_and_the_shape_of_the_state_are_kept(name, build, dtype):
     problem = Lasso(6, 8, 20, 0.1).sample([0, 1], dtype=dtype)
-    method = build(name, problem)
+    method, seen = build(name, problem), problem.look(problem.zeros()).shape
     for state in itertools.islice(iterate(method, problem, StackedNetwork("ring(6)", dtype=dtype)), 4):
         assert type(state) is method.State and state._fields[0] == "x"
-        widths = (8, 1, 8 * 9 // 2)  # a vector, a number, half a matrix
+        widths = (8, 1, 8 * 9 // 2, seen[-1])  # a vector, a number, half a matrix, a look
         assert all(leaf.dtype == dtype and leaf.shape[:-1] == (2, 6) and leaf.shape[-1] in widths for leaf in tensors(state))
 
 

@@ -42,14 +42,21 @@ def test_hessian_is_the_derivative_of_grad(kind, reg, make):
     along = torch.eye(problem.d, dtype=x.dtype)
     expected = torch.stack([torch.func.jvp(problem.grad, (x,), (along[k].expand_as(x),))[1] for k in range(problem.d)], dim=-2)
     assert problem.knows_hessian
-    close(problem.hessian(x), expected[..., rows, columns])
-    assert not problem.quadratic or torch.equal(problem.hessian(x), problem.hessian(2 * x))
+    close(problem.hessian_from(problem.look(x)), expected[..., rows, columns])
+    assert not problem.quadratic or torch.equal(*(problem.hessian_from(problem.look(at)) for at in (x, 2 * x)))
 
 
-def test_value_and_gradient_together_are_each_alone(problem):
-    x = point(problem)
-    value, grad = problem.value_and_grad(x)
-    assert torch.equal(value, problem.value(x)) and torch.equal(grad, problem.grad(x))
+def test_value_and_gradient_from_a_look_are_those_at_the_point(problem):
+    x = point(problem, 4)
+    u = problem.look(x)
+    value, grad = problem.value_and_grad_from(u)
+    assert torch.equal(value, problem.value(x)) and torch.equal(problem.value_from(u), value)
+    assert torch.equal(grad, problem.grad(x))
+
+
+def test_looks_combine_as_points_do(problem):
+    x, y = point(problem), point(problem, seed=1)
+    close(problem.look(x + 0.7 * (x - y)), problem.look(x) + 0.7 * (problem.look(x) - problem.look(y)))
 
 
 def test_the_gradient_is_differentiated_through(problem):

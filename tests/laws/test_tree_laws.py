@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import networkx as nx
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from milodo.algorithms import METHODS, ProxATC
+from milodo.algorithms import METHODS, ProxATC, TreeAPG
 from milodo.errors import InvalidInput
-from milodo.loop import Stop, solve
+from milodo.loop import Stop, iterate, solve
 from milodo.metrics import Units, off_by
 from milodo.network import Outage, StackedNetwork, StackedObserver, degraded
 from milodo.problems import Lasso, LeastSquares, Logistic
@@ -114,3 +116,16 @@ def test_safe_parameters_converge_on_every_graph_or_say_that_none_do(name, graph
             assert later.status is Status.STEPS
             was, now = (float(off_by(problem, run.x, OBSERVER, units).worst.max()) for run in (result, later))
             assert now < 0.7 * was, f"{method} on {net.topology} is off by {was:.1e}, and later by {now:.1e}"
+
+
+@pytest.mark.parametrize("family", [Lasso(6, 8, 20, 0.1), Logistic(6, 5, 20, 0.01)], ids=lambda family: family.name)
+def test_what_tree_apg_keeps_is_what_its_points_have(family):
+    """It looks at x alone: what it has of e and of the iterate before comes from looks it took, steps taken back among them."""
+    problem, longest = family.sample([0, 1]), []
+    for state in itertools.islice(iterate(TreeAPG(), problem, StackedNetwork("ring(6)")), 1, 30):
+        for kept, found in (
+            (state.seen, problem.look(state.last)), (state.own, problem.grad(state.e)), (state.f[..., 0], problem.value(state.e)),
+        ):  # fmt: skip
+            torch.testing.assert_close(kept, found, rtol=1e-12, atol=1e-12)
+        longest.append(float(state.gamma.max()))
+    assert any(later < before for before, later in itertools.pairwise(longest))  # some steps were taken back

@@ -116,6 +116,7 @@ BUGS = [
     Bug("network/base.py", "slot = Slot(_plus(slot.said, said, d)[..., :d], slot.heard + heard[..., :d])", "slot = Slot(part[..., :d], slot.heard + heard[..., :d])", REM),
     Bug("network/channels.py", "return -(-d // together) * (together * b // 8)", "return d * b // 8", f"{REM} laws/test_channel_laws.py"),
     Bug("network/averaging.py", "found = found + c * d", "found = found + abs(c) * d", "laws/test_averaging_laws.py"),
+    Bug("algorithms/tree_apg.py", "seen=torch.where(fine, seen, state.seen)", "seen=seen", "laws/test_tree_laws.py -k keeps"),
     Bug("algorithms/tree_apg.py", "curved = f_x - f_e - slope", "curved = f_x - f_e", f"{ALG} {REM}"),
 ]  # fmt: skip
 
