@@ -145,6 +145,9 @@ class Plain(LeastSquares):
     def value(self, x):
         return (self.predict(x) - self.b).square().mean(-1) / 2
 
+    def hessian_from(self, u):
+        return super().hessian_from(self.predict(u))
+
 
 def test_what_a_problem_sees_of_x_is_its_own_affair(name, build, problem, net):
     method, plain = build(name, problem), Plain(problem.A, problem.b, problem.reg)
