@@ -32,7 +32,7 @@ def test_what_is_chosen_costs_what_was_predicted_for_an_iteration(graph, pay, lo
         net = net.through(Outage(1e-12))  # links that may fail, and did not
     problem = Lasso(net.topology.n, 30, 5, 0.1).sample([0])
     chosen = choose(pay, learn(problem, net), net, 30, Link(0.01, 1e6))
-    before, steps = net.traffic.snapshot(), 4
+    before, steps = net.traffic.snapshot(), 4 if chosen.best.iterations > 1 else 1
     result = solve(chosen.algorithm, problem, net, Stop(steps=steps))
     sent = net.traffic - before
     assert vars(result.traffic) == vars(sent)
@@ -88,6 +88,31 @@ def test_a_problem_without_samples_is_guessed_to_be_as_curved_as_its_nodes():
     problem = CustomProblem(lambda x, own: 0.5 * (own["A"] @ x).square().sum(), data, 3, L1(0.1), lipschitz=9.0)
     assert torch.equal(pooled_guess(problem, 4), problem.lipschitz())
     assert learn(problem, StackedNetwork("ring(4)")) == Facts(9.0, 9.0, 9.0, MOST)
+
+
+def test_for_seconds_moments_are_summed_where_a_round_costs_more_than_its_bytes():
+    net, problem = StackedNetwork("ring(4)"), Lasso(4, 40, 5, 0.1).sample([0])
+    facts, far, thin = learn(problem, net), Link(0.02, 1.25e6), Link(1e-4, 1e3)
+    assert facts.quadratic and choose("seconds", facts, net, 40, far).best.name == "Moments"
+    assert choose("seconds", facts, net, 40, thin).best.name != "Moments"
+    for pay in ("bytes", "rounds"):  # rounds would not see how long theirs are
+        assert "Moments" not in choose(pay, facts, net, 40, far).prediction["candidates"]
+    logistic = learn(Logistic(4, 40, 5, 0.1).sample([0]), net)
+    lossy = dataclasses.replace(facts, reliable=False)
+    for other in (logistic, lossy):
+        assert "Moments" not in choose("seconds", other, net, 40, far).prediction["candidates"]
+
+
+def test_for_seconds_everybody_tells_everybody_where_that_halves_the_rounds():
+    """A ring has no middle: over its tree a sum takes twice as many rounds as the ring is wide."""
+    facts, far = Facts(L=40.0, mean=38.0, pooled=8.0, sums=30.0), Link(0.02, 1.25e6)
+    for graph in ("complete(6)", "ring(4)"):
+        chosen = choose("seconds", facts, StackedNetwork(graph), 300, far)
+        every = {c.name: c for c in (chosen.best, *chosen.others)}
+        assert chosen.best.name == "Flood-APG in 4 bits"
+        assert every["Tree-APG in 4 bits"].rounds == 2 * chosen.best.rounds
+    # On a thin line a star's hub, which passes on what all have said, is busy for n times as long.
+    assert choose("seconds", facts, StackedNetwork("star(12)"), 300, Link(1e-6, 1e4)).best.name == "Tree-APG in 4 bits"
 
 
 def test_other_units_change_no_choice():

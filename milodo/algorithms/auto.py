@@ -10,8 +10,9 @@ import torch
 
 from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_size
 from milodo.algorithms.base import Algorithm
+from milodo.algorithms.moments import Moments, numbers
 from milodo.algorithms.remembering import Remembering
-from milodo.algorithms.tree_apg import TreeAPG
+from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
 from milodo.errors import InvalidInput, unknown
 from milodo.network import Bits, Network
 from milodo.network.averaging import averaging, enough
@@ -32,6 +33,12 @@ BITS = ((4.0, 6), (20.0, 8))
 """By how much an average may amplify rounding, and the bits its messages then need."""
 MORE = 1
 """Further rounds that are considered beyond the fewest that are enough."""
+INNER, FEATURES = 500, 2000
+"""Local steps of an iteration on moments, and unknowns up to which those take less time than what they save."""
+WORK = 1.5
+"""Gradients that an iteration on sums is worth: one, and a value."""
+CROWD = 64
+"""Nodes up to which everybody may tell everybody."""
 HARDER = 3.0
 """By how much a problem may be harder than nodes guess."""
 
@@ -50,6 +57,10 @@ class Facts:
     """Iterations that accelerated gradients on exact sums will need, as nodes guess it from their own samples."""
     reliable: bool = True
     """Whether no message is ever lost."""
+    quadratic: bool = False
+    """Whether all f_i are."""
+    gradient: float = 0.0
+    """Seconds that a gradient takes at the slowest node; 0 where nobody has measured it."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +139,12 @@ def _said(cost: float, pay: str) -> str:
 
 
 def made(parameters: dict[str, float | int]) -> Algorithm:
-    """The method that was chosen: with a step size gossip, without one sums."""
-    own = {name: value for name, value in parameters.items() if name != "bits"}
-    method = AcceleratedED(**own) if own else TreeAPG()  # type: ignore[arg-type]
+    """The method that was chosen: with inner steps moments, with a step size gossip, else sums, over a tree unless by all."""
+    if "inner" in parameters:
+        return Moments(inner=int(parameters["inner"]))
+    own = {name: value for name, value in parameters.items() if name not in ("bits", "flood")}
+    sums = FloodAPG() if "flood" in parameters else TreeAPG()
+    method = AcceleratedED(**own) if own else sums  # type: ignore[arg-type]
     return Remembering(method, Bits(int(parameters["bits"])))
 
 
@@ -143,7 +157,7 @@ def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = Non
     if pay not in PAYS:
         raise unknown("price", pay, PAYS)
     harder = replace(facts, sums=min(MOST, HARDER * facts.sums))
-    cases = [[*([sums(f, net, d, link)] if f.reliable else []), *gossips(f, net, d, link)] for f in (facts, harder)]
+    cases = [candidates(pay, f, net, d, link) for f in (facts, harder)]
     least = [min(candidate.cost(pay) for candidate in case) for case in cases]
     regret = [
         math.prod(_times(c.cost(pay), low) for c, low in zip(pair, least, strict=True)) for pair in zip(*cases, strict=True)
@@ -152,15 +166,43 @@ def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = Non
     return Chosen(pay, best, tuple(others))
 
 
+def candidates(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
+    """All ways that work on these links."""
+    tree = [sums(facts, net, d, link)] if facts.reliable else []
+    return [*tree, *by_all(pay, facts, net, d, link), *once(pay, facts, net, d, link), *gossips(facts, net, d, link)]
+
+
 def sums(facts: Facts, net: Network, d: int, link: Link | None) -> Candidate:
     """Tree-APG on differences of a few bits."""
     method, tree = TreeAPG(), net.topology.tree
     form = Bits(next((b for b in BITS_OF_SUMS if tree.carried <= CALM * (2**b - 2)), BITS_OF_SUMS[-1]))
     size = form.size(d, net.dtype) + net.dtype.itemsize
     rounds = method.rounds_on(net)
-    seconds = None if link is None else rounds * (link.latency + size / link.bandwidth)
+    seconds = None if link is None else rounds * (link.latency + size / link.bandwidth) + WORK * facts.gradient
     sent = 2 * (len(tree.parent) - 1) * size
     return Candidate(f"{method.label} in {form}", {"bits": form.b}, facts.sums, sent, rounds, seconds)
+
+
+def once(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
+    """Moments, where they exist and seconds count: a price by rounds would not see how long theirs are, and for bytes own data
+    have them already (milodo/fit)."""
+    if pay != "seconds" or link is None or not (facts.quadratic and facts.reliable) or d > FEATURES:
+        return []
+    method, size = Moments(inner=INNER), numbers(d) * net.dtype.itemsize
+    rounds, sent = method.rounds_on(net), 2 * (net.topology.n - 1) * size
+    seconds = rounds * (link.latency + size / link.bandwidth)
+    return [Candidate(method.label, {"inner": INNER}, 1.0, sent, rounds, seconds)]
+
+
+def by_all(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
+    """Flood-APG in 4 bits, where seconds count: nothing is rounded twice, however wide the graph is."""
+    if pay != "seconds" or link is None or not facts.reliable or not 1 < net.topology.n <= CROWD:
+        return []
+    method, flood, form = FloodAPG(), net.topology.flood, Bits(BITS_OF_SUMS[0])
+    size = form.size(d, net.dtype) + net.dtype.itemsize
+    seconds = len(flood.rounds) * link.latency + flood.longest * size / link.bandwidth + WORK * facts.gradient
+    parameters = {"bits": form.b, "flood": 1}
+    return [Candidate(f"{method.label} in {form}", parameters, facts.sums, flood.messages * size, len(flood.rounds), seconds)]
 
 
 def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
@@ -179,7 +221,7 @@ def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candi
         form, theta = Bits(bits), A.contraction
         gamma = 1.2 / facts.L if failing else step_size(facts.L, facts.mean, theta)
         size = form.size(d, net.dtype)
-        seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth)
+        seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth) + facts.gradient
         found.append(
             Candidate(
                 f"{AcceleratedED.label} (K = {A.rounds}) in {form}", {"gamma": gamma, "K": A.rounds, "bits": bits},
@@ -216,7 +258,8 @@ def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     mean = net.total(own) / n if reliable and net.outage is None else average(net, own)
     largest = maximum(net, L.unsqueeze(-1))
     L_mean, guess, iterations = (float(part.max()) for part in mean.unbind(-1))
-    return Facts(float(largest.max()), L_mean, min(guess, L_mean), iterations, reliable and net.outage is None)
+    reliable = reliable and net.outage is None
+    return Facts(float(largest.max()), L_mean, min(guess, L_mean), iterations, reliable, problem.quadratic)
 
 
 def pooled_guess(problem: Problem, n: int) -> NodeScalar:

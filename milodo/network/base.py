@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -268,23 +268,54 @@ class Network(ABC):
         Partial sums go up the spanning tree and the total comes down: one message up and one down each edge of the tree, in as
         many rounds as the tree is high, twice. The last `exact` columns are added up as they are, whatever the format.
         """
+        self._begin_sum("a sum over a spanning tree", (*self.routes.up, *self.routes.down), x, exact)
+        if self.memory is None:
+            return _Total.apply(x, lambda x: self._scatter(self._gather(x, exact), self.format, exact))
+        return self._remembered_total(x, exact, self.memory)
+
+    def _begin_sum(self, what: str, hops: Sequence[Route], x: NodeTensor, exact: int) -> Format | None:
+        """Refuses links that cannot carry it, counts its rounds, and says how its messages travel."""
         if self.outage is not None:
             raise InvalidInput(
-                f"a sum over a spanning tree breaks if one message is lost, and links are down {self.outage.p:.0%} of the time "
+                f"{what} breaks if one message is lost, and links are down {self.outage.p:.0%} of the time "
                 "here. Use a method that gossips, e.g. accelerated-ed."
             )
         if self.memory is None and self.format is not None and self.format.sparse:
             raise InvalidInput(
-                "a sum over a spanning tree needs every coordinate, and these messages leave most of them out. "
+                f"{what} needs every coordinate, and these messages leave most of them out. "
                 "Use messages = 'float32' or shorter, or a method that gossips, e.g. accelerated-ed."
             )
         form = self.format if self.memory is None else self.memory.form
         if self.memory is None or not self.memory.rehearsing:
-            for hop in (*self.routes.up, *self.routes.down):
+            for hop in hops:
                 self._count(hop, x, form, exact)
-        if self.memory is None:
-            return _Total.apply(x, self, exact)
-        return self._remembered_total(x, exact, self.memory)
+        return form
+
+    def total_by_all(self, x: NodeTensor, exact: int = 0) -> NodeTensor:
+        """Σ_j x_j over all nodes like `total`, where everybody tells everybody: half the rounds on graphs without a middle, such
+        as rings, and n/2 times as many messages. What a node says is passed on as it is, and added up in one order by all."""
+        form, memory = self._begin_sum("a sum of what everybody says", self.routes.flood, x, exact), self.memory
+        if memory is None:
+            return _Total.apply(x, lambda x: _summed(self._told(x, form, exact), x))
+        d = x.shape[-1] - exact
+        slot = memory.recall(x, x.shape[-2], self.topology.n, d)
+        assert slot.heard is not None
+        if memory.rehearsing:
+            memory.keep(slot)
+            return torch.zeros_like(x)
+        told = _plus(slot.heard, self._told(_with(x[..., :d] - slot.said, x, d), form, exact), d)
+        memory.keep(Slot(told[..., self.nodes, :d], told[..., :d]))
+        return _summed(told, x)
+
+    def _told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
+        """What every node says, as all understand it [*batch, nodes of the whole network, d]."""
+        message = x if form is None else encoded(form, x, exact)
+        n, own = self.topology.n, torch.tensor([row * self.topology.n + node for row, node in enumerate(self.nodes)])
+        known = message.new_zeros(*message.shape[:-2], self.n * n, message.shape[-1]).index_copy(-2, own, message)
+        for hop in self.routes.flood:
+            known = known.index_copy(-2, hop.receivers, self._carry(known, hop))
+        known = known[..., :n, :]  # all nodes held here have heard the same
+        return known if form is None else decoded(form, known, x.shape[-1], exact, x)
 
     def _remembered_total(self, x: NodeTensor, exact: int, memory: Memory) -> NodeTensor:
         """A replica for each edge of the tree on the way up, and one for all of the total."""
@@ -345,17 +376,23 @@ def _plus(replica: Tensor, x: Tensor, d: int) -> Tensor:
     return _with(replica + x[..., :d], x, d)
 
 
+def _summed(told: Tensor, like: NodeTensor) -> NodeTensor:
+    """Row after row, so that every process rounds alike; at each of its nodes."""
+    first, *others = told.unbind(-2)
+    return sum(others, start=first).unsqueeze(-2).expand_as(like).contiguous()
+
+
 class _Total(torch.autograd.Function):
     """The sum at every node is 11ᵀ, which is symmetric: its own adjoint."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, net: Network, exact: int) -> Tensor:
-        ctx.net, ctx.exact = net, exact
-        return net._scatter(net._gather(x, exact), net.format, exact)
+    def forward(ctx: Any, x: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.total = total
+        return total(x)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _Total.apply(grads[0], ctx.net, ctx.exact), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _Total.apply(grads[0], ctx.total), None
 
 
 class _Swap(torch.autograd.Function):

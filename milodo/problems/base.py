@@ -28,6 +28,8 @@ class Problem(ABC):
     """Shape of the axis (or axes) of instances; () for one problem."""
     dtype: torch.dtype
     device: torch.device
+    quadratic: ClassVar[bool] = False
+    """Whether all f_i are, whatever their data."""
 
     @abstractmethod
     def value(self, x: NodeTensor) -> NodeScalar:
@@ -53,6 +55,10 @@ class Problem(ABC):
     def half(self) -> tuple[NodeScalar, NodeScalar, NodeScalar] | None:
         """How many samples a node has, the Lipschitz constant of half of them, and the largest trace that the Hessian of all can
         have; None where f_i is no mean over samples."""
+        return None
+
+    def moments(self) -> tuple[Tensor, NodeTensor] | None:
+        """H_i [*batch, n, d, d] and c_i with ∇f_i(x) = H_i x - c_i; None where f_i is not `quadratic`."""
         return None
 
     @abstractmethod

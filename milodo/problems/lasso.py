@@ -11,6 +11,7 @@ from torch import Tensor
 
 from milodo.problems.linear import LinearModel
 from milodo.problems.synthetic import SyntheticFamily
+from milodo.types import NodeTensor
 
 
 class LeastSquares(LinearModel):
@@ -24,6 +25,11 @@ class LeastSquares(LinearModel):
     bending = 0.0
     homogeneous = translates = attained = True
     reach = math.inf
+    quadratic = True
+
+    def moments(self) -> tuple[Tensor, NodeTensor]:
+        weighted = self.A if self.weights is None else self.weights.unsqueeze(-1) * self.A
+        return self.A.mT @ weighted / self.samples, self.pull_back(self.b)
 
     def loss(self, u: Tensor) -> Tensor:
         return (u - self.b).square() / 2
