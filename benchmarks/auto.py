@@ -68,7 +68,7 @@ def main() -> None:
             best = optimum(problem).value
             gap = GAP * (problem.objective(problem.start()[..., 0, :], OBSERVER) - best)
             facts = learn(problem, net)
-            every = choose("bytes", facts, net, problem.d, LINK)
+            every = choose("seconds", facts, net, problem.d, LINK)  # more ways are open to it than to other prices
             took = {c.name: iterations(c, problem, net, best, gap) for c in (every.best, *every.others)}
             for pay in PAYS:
                 chosen = choose(pay, facts, net, problem.d, LINK)

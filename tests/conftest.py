@@ -38,6 +38,7 @@ def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
         "accelerated-ed": {"gamma": step, "K": 2},
         "tree-apg": {},
         "tree-newton": {},
+        "flood-apg": {},
         "apapc": {"eta": 1.5 * step, "tau": 0.3, "theta": 0.9},
         "admm": {"sigma": 1.0, "gamma": 20 * step, "inner": 10},
         "lepdo": {"gamma": step, "alpha": 0.3, "c_s": 0.3, "c_u": 1.0},

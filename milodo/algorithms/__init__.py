@@ -14,7 +14,7 @@ from milodo.algorithms.prox_atc import ProxATC
 from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
 from milodo.algorithms.remembering import Remembering
-from milodo.algorithms.tree_apg import TreeAPG
+from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
 from milodo.algorithms.tree_newton import TreeNewton
 
 METHODS: dict[str, type[Algorithm]] = {
@@ -29,12 +29,13 @@ METHODS: dict[str, type[Algorithm]] = {
     "accelerated-ed": AcceleratedED,
     "tree-apg": TreeAPG,
     "tree-newton": TreeNewton,
+    "flood-apg": FloodAPG,
     "apapc": APAPC,
     "admm": ADMM,
 }
 
 __all__ = [
     "ADMM", "APAPC", "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor",
-    "Fraction", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering", "StepSize", "TreeAPG",
-    "TreeNewton",
+    "FloodAPG", "Fraction", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering", "StepSize",
+    "TreeAPG", "TreeNewton",
 ]  # fmt: skip

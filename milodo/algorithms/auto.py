@@ -11,7 +11,7 @@ import torch
 from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_size
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.remembering import Remembering
-from milodo.algorithms.tree_apg import TreeAPG
+from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
 from milodo.algorithms.tree_newton import INNER, TreeNewton, half
 from milodo.errors import InvalidInput, unknown
 from milodo.network import Bits, Cast, Network
@@ -39,6 +39,10 @@ LARGEST = 2000
 """Unknowns up to which a node holds a matrix of all pairs of them."""
 SPEED = 1e9
 """Multiplications a second that a node does, more or less."""
+WORK = 1.5
+"""Gradients that an iteration on sums is worth: one, and a value."""
+CROWD = 64
+"""Nodes up to which everybody may tell everybody."""
 HARDER = 3.0
 """By how much a problem may be harder than nodes guess."""
 
@@ -59,6 +63,8 @@ class Facts:
     """Whether no message is ever lost."""
     newton: float | None = None
     """Iterations that Newton's method will need; None where problems do not know their Hessians."""
+    gradient: float = 0.0
+    """Seconds that a gradient takes at the slowest node; 0 where nobody has measured it."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +143,10 @@ def _said(cost: float, pay: str) -> str:
 
 
 def made(parameters: dict[str, float | int]) -> Algorithm:
-    """The method that was chosen: with a step size gossip, without one sums, of curvatures too where it says so."""
-    bits, own = int(parameters["bits"]), {name: value for name, value in parameters.items() if name not in ("bits", "newton")}
-    method = TreeNewton() if "newton" in parameters else AcceleratedED(**own) if own else TreeAPG()  # type: ignore[arg-type]
+    """The method that was chosen: with a step size gossip, else sums, by all or over a tree, of curvatures where it says so."""
+    own = {name: value for name, value in parameters.items() if name not in ("bits", "flood", "newton")}
+    sums = FloodAPG() if "flood" in parameters else TreeNewton() if "newton" in parameters else TreeAPG()
+    method, bits = AcceleratedED(**own) if own else sums, int(parameters["bits"])  # type: ignore[arg-type]
     return Remembering(method, Cast(torch.float16) if bits == 16 else Bits(bits))
 
 
@@ -152,10 +159,7 @@ def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = Non
     if pay not in PAYS:
         raise unknown("price", pay, PAYS)
     harder = replace(facts, sums=min(MOST, HARDER * facts.sums))
-    cases = [
-        [*([sums(f, net, d, link), *newtons(f, net, d, link)] if f.reliable else []), *gossips(f, net, d, link)]
-        for f in (facts, harder)
-    ]
+    cases = [candidates(pay, f, net, d, link) for f in (facts, harder)]
     least = [min(candidate.cost(pay) for candidate in case) for case in cases]
     regret = [
         math.prod(_times(c.cost(pay), low) for c, low in zip(pair, least, strict=True)) for pair in zip(*cases, strict=True)
@@ -164,28 +168,45 @@ def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = Non
     return Chosen(pay, best, tuple(others))
 
 
+def candidates(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
+    """All ways that work on these links."""
+    tree = [sums(facts, net, d, link)] if facts.reliable else []
+    return [*tree, *by_all(pay, facts, net, d, link), *newtons(facts, net, d, link), *gossips(facts, net, d, link)]
+
+
 def sums(facts: Facts, net: Network, d: int, link: Link | None) -> Candidate:
     """Tree-APG on differences of a few bits."""
     method, tree = TreeAPG(), net.topology.tree
     form = Bits(next((b for b in BITS_OF_SUMS if tree.carried <= CALM * (2**b - 2)), BITS_OF_SUMS[-1]))
     size = form.size(d, net.dtype) + net.dtype.itemsize
     rounds = method.rounds_on(net)
-    seconds = None if link is None else rounds * (link.latency + size / link.bandwidth)
+    seconds = None if link is None else rounds * (link.latency + size / link.bandwidth) + WORK * facts.gradient
     sent = 2 * (len(tree.parent) - 1) * size
     return Candidate(f"{method.label} in {form}", {"bits": form.b}, facts.sums, sent, rounds, seconds)
 
 
 def newtons(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
     """Tree-Newton, where problems know their Hessians and a matrix of all pairs of unknowns can be held."""
-    if facts.newton is None or d > LARGEST:
+    if facts.newton is None or not facts.reliable or d > LARGEST:
         return []
     method, n, iterations = TreeNewton(), len(net.topology.tree.parent), facts.newton
     form, told = (Cast(torch.float16), 1.0) if iterations == QUADRATIC else (Bits(8), iterations)
     size = (d + 1) * net.dtype.itemsize + form.size(half(d), net.dtype) * told / iterations
-    rounds, work = method.rounds_on(net), INNER * d * d / SPEED
+    rounds, work = method.rounds_on(net), facts.gradient + INNER * d * d / SPEED
     seconds = None if link is None else work + rounds * (link.latency + size / link.bandwidth)
     bits = 16 if isinstance(form, Cast) else form.b
     return [Candidate(f"{method.label} in {form}", {"newton": 1, "bits": bits}, iterations, 2 * (n - 1) * size, rounds, seconds)]
+
+
+def by_all(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
+    """Flood-APG in 4 bits, where seconds count: nothing is rounded twice, however wide the graph is."""
+    if pay != "seconds" or link is None or not facts.reliable or not 1 < net.topology.n <= CROWD:
+        return []
+    method, flood, form = FloodAPG(), net.topology.flood, Bits(BITS_OF_SUMS[0])
+    size = form.size(d, net.dtype) + net.dtype.itemsize
+    seconds = len(flood.rounds) * link.latency + flood.longest * size / link.bandwidth + WORK * facts.gradient
+    parameters = {"bits": form.b, "flood": 1}
+    return [Candidate(f"{method.label} in {form}", parameters, facts.sums, flood.messages * size, len(flood.rounds), seconds)]
 
 
 def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
@@ -204,7 +225,7 @@ def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candi
         form, theta = Bits(bits), A.contraction
         gamma = 1.2 / facts.L if failing else step_size(facts.L, facts.mean, theta)
         size = form.size(d, net.dtype)
-        seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth)
+        seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth) + facts.gradient
         found.append(
             Candidate(
                 f"{AcceleratedED.label} (K = {A.rounds}) in {form}", {"gamma": gamma, "K": A.rounds, "bits": bits},

@@ -1,7 +1,8 @@
-"""Accelerated proximal gradient on sums over a spanning tree: what a good engineer does where links hold."""
+"""Accelerated proximal gradient on exact sums: what a good engineer does where links hold."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
@@ -47,34 +48,29 @@ class State(NamedTuple):
     """Iterations since the last restart."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TreeAPG(Algorithm):
+class SumsAPG(Algorithm):
     """FISTA (Beck and Teboulle 2009) with restarts (O'Donoghue and Candès 2015), as if the data were pooled, from e = x⁰, t = 1:
 
     e  = x + (t - 1)/t⁺ (x - x₋),   t⁺ = (1 + √(1 + 4t²))/2;   t = 1 where ⟨e₋ - x, x - x₋⟩ > 0
     D_i = f_i(x) - f_i(e₋) - ⟨∇f_i(e₋), x - e₋⟩                           how much f_i curves on the way
-    ḡ, D̄ = (1/n) Σ_j ∇f_j(e), D_j                                         one sum over the tree (Network.total)
+    ḡ, D̄ = (1/n) Σ_j ∇f_j(e), D_j                                         one sum over all nodes, the same at each
     x⁺ = prox_{γr}(e - γḡ), γ a tenth longer                              where D̄ <= ‖x - e₋‖²/2γ
     x⁺ = prox_{γr}(e₋ - γḡ₋), γ halved                                    where not: the step to x is taken back
 
     γ begins at n/L̄, the longest that a mean of n convex functions can allow everywhere, and never falls below 1/L̄, which all
     allow; L̄, the mean of the L_i, travels in the place of D̄ in the first sum, when there is no D̄ yet. Every node holds the same
-    x: there is no consensus error, no dual and nothing to tune. It needs links that hold, and 2 · height rounds. The test does
-    not ask for ḡ, so it stands where messages round it.
+    x: there is no consensus error, no dual and nothing to tune. It needs links that hold. The test does not ask for ḡ, so it
+    stands where messages round it.
     """
 
-    label: ClassVar[str] = "Tree-APG"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {}
-    needs: ClassVar[str] = "links that hold (a lost message breaks a sum) and a spanning tree; its rounds grow with the diameter"
     rounds: ClassVar[int | None] = None
     State = State
 
-    def rounds_on(self, net: Network) -> int:
-        return 2 * net.topology.tree.height
-
-    def floats_on(self, net: Network, d: int) -> int:
-        return 2 * (net.topology.n - 1) * (d + 1)
+    @abstractmethod
+    def total(self, net: Network, x: NodeTensor, exact: int) -> NodeTensor:
+        """Σ_j x_j, the very same numbers at every node."""
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
@@ -96,7 +92,7 @@ class TreeAPG(Algorithm):
         f, moved = f.unsqueeze(-1), x - state.e
         bent = curved(problem.value_from(seen).unsqueeze(-1), state.f, dot(state.own, moved))
         L_own = problem.lipschitz().unsqueeze(-1).expand_as(f)
-        mean = net.total(torch.cat((own, torch.where(first, L_own, bent)), dim=-1), exact=1) / net.topology.n
+        mean = self.total(net, torch.cat((own, torch.where(first, L_own, bent)), dim=-1), exact=1) / net.topology.n
         g, number = mean.split((x.shape[-1], 1), dim=-1)
         L, D = torch.where(first, number, state.L), torch.where(first, 0.0, number)
         gamma = torch.where(first, net.topology.n / L, state.gamma)
@@ -116,6 +112,40 @@ class TreeAPG(Algorithm):
             L=L,
             calm=torch.where(fine & uphill, 0.0, state.calm + 1),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeAPG(SumsAPG):
+    """With sums over a spanning tree (Network.total): the fewest messages there can be, in 2 · height rounds."""
+
+    label: ClassVar[str] = "Tree-APG"
+    needs: ClassVar[str] = "links that hold (a lost message breaks a sum) and a spanning tree; its rounds grow with the diameter"
+
+    def total(self, net: Network, x: NodeTensor, exact: int) -> NodeTensor:
+        return net.total(x, exact)
+
+    def rounds_on(self, net: Network) -> int:
+        return 2 * net.topology.tree.height
+
+    def floats_on(self, net: Network, d: int) -> int:
+        return 2 * (net.topology.n - 1) * (d + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloodAPG(SumsAPG):
+    """With sums of what everybody tells everybody (Network.total_by_all): the fewest rounds there can be, n(n - 1) messages."""
+
+    label: ClassVar[str] = "Flood-APG"
+    needs: ClassVar[str] = "links that hold (a lost message breaks a sum); its rounds are the diameter, its messages grow like n²"
+
+    def total(self, net: Network, x: NodeTensor, exact: int) -> NodeTensor:
+        return net.total_by_all(x, exact)
+
+    def rounds_on(self, net: Network) -> int:
+        return len(net.topology.flood.rounds)
+
+    def floats_on(self, net: Network, d: int) -> int:
+        return net.topology.flood.messages * (d + 1)
 
 
 def curved(f_x: Tensor, f_e: Tensor, slope: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from milodo.algorithms import METHODS, AcceleratedED, Algorithm, TreeAPG
-from milodo.algorithms.auto import Chosen, Link, choose, learn
+from milodo.algorithms.auto import Chosen, Facts, Link, choose, learn
 from milodo.errors import InvalidInput, unknown
 from milodo.fit import newton
 from milodo.fit.newton import Newton
@@ -24,7 +24,7 @@ from milodo.loop import Keeper, Stop, solve
 from milodo.metrics import Units, mean_point, off_by
 from milodo.network import Network, Observer
 from milodo.network.consensus import maximum
-from milodo.network.probe import probe
+from milodo.network.probe import probe, slowest
 from milodo.problems.linear import LinearModel
 from milodo.status import Status
 from milodo.types import NodeTensor, Point
@@ -32,7 +32,7 @@ from milodo.words import amount, brief
 
 LARGEST = 1 << 30
 """Bytes of moments that are still summed: a site holds a matrix of twice that."""
-LOOKS = {"sums": 10, "gossip": 20}
+LOOKS = {"curvatures": 1, "sums": 10, "gossip": 20}
 """Iterations between two looks at the stopping rule, which costs about what an iteration does."""
 
 
@@ -124,7 +124,7 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
         return _as_asked(task, problem, net)
     d, height = problem.d - task.intercept, net.topology.tree.height
     if task.links == "lossy":
-        chosen = choose(task.pay, learn(problem, net, reliable=False), net, problem.d, link_of(task, net))
+        chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link_of(task, net))
         why = "because links may lose messages: gossip goes on without them, and needs no tuning here"
         return _as_chosen(chosen, f"{chosen.best.name}, {why} ({brief(chosen.best.parameters)})")
     held = 8 * newton.numbers(problem.d)
@@ -135,17 +135,27 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
             return Plan("Moments", why, f"{each}, once")
         why = "Newton on sums: curvatures and gradients summed over a spanning tree, a small problem at every site, and again"
         return Plan("Newton on sums", why, f"{each}, in each of about ten iterations")
-    chosen = choose(task.pay, learn(problem, net), net, problem.d, link_of(task, net))
+    chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link_of(task, net))
+    if "newton" in chosen.best.parameters:
+        return _as_chosen(chosen, chosen.why)
     why = f"{chosen.why} (curvatures of {d:,} features would be {amount(held)} a message, more than gradients cost)"
     return _as_chosen(chosen, why)
 
 
 def _as_chosen(chosen: Chosen, why: str) -> Plan:
     best, method = chosen.best, chosen.algorithm
-    every = LOOKS["sums" if method.rounds is None else "gossip"]
+    every = LOOKS["curvatures" if "newton" in best.parameters else "sums" if method.rounds is None else "gossip"]
     rounds = "1 round" if best.rounds == 1 else f"{best.rounds:g} rounds"
-    each = f"{amount(round(best.bytes))} in {rounds}, in each iteration"
+    each = f"{amount(round(best.bytes))} in {rounds}, in each iteration" + (" on average" if "newton" in best.parameters else "")
     return Plan(method.label, why, each, method, dict(best.parameters), every)
+
+
+def _learned(task: Task, problem: LinearModel, net: Network) -> Facts:
+    """What the choice asks for; where seconds count and nodes are real, with how long their gradients take."""
+    facts = learn(problem, net, reliable=task.links == "reliable")
+    if task.pay != "seconds" or not net.real:
+        return facts
+    return replace(facts, gradient=slowest(net, lambda: problem.grad(problem.start())))
 
 
 def link_of(task: Task, net: Network) -> Link | None:

@@ -268,7 +268,7 @@ class Fitted(Polynomial):
 @lru_cache(maxsize=256)
 def _fitted(mixing: Mixing, K: int) -> tuple[float, ...]:
     chebyshev = Chebyshev(mixing, K)
-    if mixing.topology.n > DENSE or mixing.high == 0:
+    if mixing.topology.n > DENSE or mixing.high == 0 or K == 1:  # of degree one I - M/lmax is the best there is
         return chebyshev.coefficients
     values = different(mixing)
     if len(values) <= K:  # zero on all of them

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -268,26 +268,59 @@ class Network(ABC):
         Partial sums go up the spanning tree and the total comes down: one message up and one down each edge of the tree, in as
         many rounds as the tree is high, twice. The last `exact` columns are added up as they are, whatever the format.
         """
+        form, memory = self._begin_sum("a sum over a spanning tree", (*self.routes.up, *self.routes.down), x, exact)
+        if memory is not None:
+            return self._remembered_total(x, exact, memory)
+        return x if self._rehearsing else _Total.apply(x, lambda x: self._scatter(self._gather(x, form, exact), form, exact))
+
+    @property
+    def _rehearsing(self) -> bool:
+        return self.memory is not None and self.memory.rehearsing
+
+    def _begin_sum(self, what: str, hops: Sequence[Route], x: NodeTensor, exact: int) -> tuple[Format | None, Memory | None]:
+        """Refuses links that cannot carry it, counts its rounds, and says how its messages travel and what remembers them."""
         if self.outage is not None:
             raise InvalidInput(
-                f"a sum over a spanning tree breaks if one message is lost, and links are down {self.outage.p:.0%} of the time "
+                f"{what} breaks if one message is lost, and links are down {self.outage.p:.0%} of the time "
                 "here. Use a method that gossips, e.g. accelerated-ed."
             )
         if self.memory is None and self.format is not None and self.format.sparse:
             raise InvalidInput(
-                "a sum over a spanning tree needs every coordinate, and these messages leave most of them out. "
+                f"{what} needs every coordinate, and these messages leave most of them out. "
                 "Use messages = 'float32' or shorter, or a method that gossips, e.g. accelerated-ed."
             )
         memory = self.memory if x.shape[-1] > exact else None  # nothing is remembered of what is always told in full
         form = memory.form if memory is not None else self.format if x.shape[-1] > exact else None
-        if self.memory is None or not self.memory.rehearsing:
-            for hop in (*self.routes.up, *self.routes.down):
+        if not self._rehearsing:
+            for hop in hops:
                 self._count(hop, x, form, exact)
-        if memory is not None:
-            return self._remembered_total(x, exact, memory)
-        if self.memory is not None and self.memory.rehearsing:
-            return x
-        return _Total.apply(x, self, form, exact)
+        return form, memory
+
+    def total_by_all(self, x: NodeTensor, exact: int = 0) -> NodeTensor:
+        """Σ_j x_j over all nodes like `total`, where everybody tells everybody: half the rounds on graphs without a middle, such
+        as rings, and n/2 times as many messages. What a node says is passed on as it is, and added up in one order by all."""
+        form, memory = self._begin_sum("a sum of what everybody says", self.routes.flood, x, exact)
+        if memory is None:
+            return x if self._rehearsing else _Total.apply(x, lambda x: _summed(self._told(x, form, exact), x))
+        d = x.shape[-1] - exact
+        slot = memory.recall(x, x.shape[-2], self.topology.n, d)
+        assert slot.heard is not None
+        if memory.rehearsing:
+            memory.keep(slot)
+            return torch.zeros_like(x)
+        told = _plus(slot.heard, self._told(_with(x[..., :d] - slot.said, x, d), form, exact), d)
+        memory.keep(Slot(told[..., self.nodes, :d], told[..., :d]))
+        return _summed(told, x)
+
+    def _told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
+        """What every node says, as all understand it [*batch, nodes of the whole network, d]."""
+        message = x if form is None else encoded(form, x, exact)
+        n, own = self.topology.n, torch.tensor([row * self.topology.n + node for row, node in enumerate(self.nodes)])
+        known = message.new_zeros(*message.shape[:-2], self.n * n, message.shape[-1]).index_copy(-2, own, message)
+        for hop in self.routes.flood:
+            known = known.index_copy(-2, hop.receivers, self._carry(known, hop))
+        known = known[..., :n, :]  # all nodes held here have heard the same
+        return known if form is None else decoded(form, known, x.shape[-1], exact, x)
 
     def _remembered_total(self, x: NodeTensor, exact: int, memory: Memory) -> NodeTensor:
         """A replica for each edge of the tree on the way up, and one for all of the total."""
@@ -348,17 +381,23 @@ def _plus(replica: Tensor, x: Tensor, d: int) -> Tensor:
     return _with(replica + x[..., :d], x, d)
 
 
+def _summed(told: Tensor, like: NodeTensor) -> NodeTensor:
+    """Row after row, so that every process rounds alike; at each of its nodes."""
+    first, *others = told.unbind(-2)
+    return sum(others, start=first).unsqueeze(-2).expand_as(like).contiguous()
+
+
 class _Total(torch.autograd.Function):
     """The sum at every node is 11ᵀ, which is symmetric: its own adjoint."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, net: Network, form: Format | None, exact: int) -> Tensor:
-        ctx.net, ctx.form, ctx.exact = net, form, exact
-        return net._scatter(net._gather(x, form, exact), form, exact)
+    def forward(ctx: Any, x: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.total = total
+        return total(x)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Total.apply(grads[0], ctx.net, ctx.form, ctx.exact), None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _Total.apply(grads[0], ctx.total), None
 
 
 class _Swap(torch.autograd.Function):

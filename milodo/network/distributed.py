@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
 
 import networkx as nx
 import numpy as np
@@ -20,6 +24,12 @@ from milodo.topology import Topology, topology
 
 TIMEOUT = 60.0
 """Seconds to wait for a neighbour before it counts as lost."""
+AHEAD = 2
+"""Receives that are posted for messages of one size from one process: that of this round and that of the next. gloo sends nothing
+before it has heard that the other end is ready to receive; heard a round before, that costs a round nothing, where it cost a far
+link as long again (benchmarks/slow_network.py). Two are enough: what says so goes out ahead of this round's own message."""
+LARGE = 1 << 20
+"""Bytes of a message from which on no memory is held ready for the next one: then its length is what takes time."""
 
 
 class PeerLost(Exception):
@@ -54,6 +64,57 @@ def called(nodes: Sequence[int], rank: int) -> str:
     return f"node {nodes[0]} (rank {rank})" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]} (rank {rank})"
 
 
+class Inbox:
+    """Messages of one size from one process, in the order in which they were sent: their size is their tag."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size, self.ahead = rank, size, AHEAD if size < LARGE else 1
+        self._posted, self._free = deque[tuple[Tensor, Any]](), list[Tensor]()
+
+    def take(self) -> tuple[Tensor, Any]:
+        """Where the next message will be, and the wait for it; room for the one after it is made as well."""
+        while len(self._posted) < self.ahead:
+            buffer = self._free.pop() if self._free else torch.empty(self.size, dtype=torch.uint8)
+            self._posted.append((buffer, dist.irecv(buffer, self.rank, tag=tag(self.size))))
+        return self._posted.popleft()
+
+    def read(self, buffer: Tensor, into: Tensor) -> None:
+        """A message that has come; its memory is free again."""
+        into.view(-1).view(torch.uint8).copy_(buffer)
+        self._free.append(buffer)
+
+
+class _Inboxes(dict[tuple[int, int], Inbox]):
+    """By process and size of messages; made when first needed."""
+
+    def __missing__(self, key: tuple[int, int]) -> Inbox:
+        self[key] = Inbox(*key)
+        return self[key]
+
+
+INBOXES = WeakKeyDictionary[Any, _Inboxes]()
+"""Of each group of processes: a receive that is posted outlives the network that posted it, and takes the next one's message."""
+
+
+class Wait(NamedTuple):
+    """For one message, or several."""
+
+    ranks: Sequence[int]
+    """Who it goes to or comes from."""
+    work: Any
+    then: Callable[[], None] | None = None
+    """What is to be done when it has come."""
+
+
+def _size(message: Tensor) -> int:
+    return message.numel() * message.element_size()
+
+
+def tag(size: int) -> int:
+    """Of messages of so many bytes; 0 is for those that nobody awaits before their time."""
+    return 1 + size
+
+
 class Peers:
     """Messages between processes that hold neighbouring nodes, and between no others.
 
@@ -77,30 +138,55 @@ class Peers:
         """Where we are, for messages to people."""
         self.carried = 0
         """Bytes that methods have sent to other processes."""
+        self._inboxes = INBOXES.setdefault(dist.group.WORLD, _Inboxes())
 
     @property
     def neighbours(self) -> list[int]:
         return sorted(self.graph[self.rank])
 
-    def exchange(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Any]:
+    def exchange(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Wait]:
         """Posts all of them; the tensors must stay untouched until `wait` returns."""
         operations = [dist.P2POp(dist.irecv, buffer, rank) for rank, buffer in receives]
         operations += [dist.P2POp(dist.isend, buffer, rank) for rank, buffer in sends]
         ranks = [rank for rank, _ in (*receives, *sends)]
         if not operations:
             return []
-        try:
+        with self._noticing(ranks):
             works = dist.batch_isend_irecv(operations)
-        except RuntimeError as error:  # a connection that is known to be broken fails at once
-            raise self._lost(ranks, error) from error
-        return list(zip([[rank] for rank in ranks] if len(works) == len(ranks) else [ranks] * len(works), works, strict=True))
+        return [
+            Wait([rank] if len(works) == len(ranks) else ranks, work)
+            for rank, work in itertools.zip_longest(ranks[: len(works)], works)
+        ]
 
-    def wait(self, works: Sequence[Any]) -> None:
-        for ranks, work in works:
-            try:
-                work.wait(self.timeout)
-            except RuntimeError as error:
-                raise self._lost(ranks, error) from error
+    def rounds(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Wait]:
+        """The same for what is said in one round of many: the other end is told ahead that we shall listen in the next, too."""
+        if dist.get_backend() != "gloo":
+            return self.exchange(sends, receives)
+        waits = []
+        for rank, into in receives:
+            with self._noticing([rank]):
+                inbox = self._inboxes[rank, _size(into)]
+                buffer, work = inbox.take()
+            waits.append(Wait([rank], work, partial(inbox.read, buffer, into)))
+        for rank, message in sends:
+            with self._noticing([rank]):
+                waits.append(Wait([rank], dist.isend(message, rank, tag=tag(_size(message)))))
+        return waits
+
+    def wait(self, waits: Sequence[Wait]) -> None:
+        for each in waits:
+            with self._noticing(each.ranks):
+                each.work.wait(self.timeout)
+            if each.then is not None:
+                each.then()
+
+    @contextmanager
+    def _noticing(self, ranks: Sequence[int]) -> Iterator[None]:
+        """That one of these is lost; a connection that is known to be broken fails at once."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._lost(ranks, error) from error
 
     def _lost(self, ranks: Sequence[int], error: RuntimeError) -> PeerLost:
         seconds = self.timeout.total_seconds()
@@ -147,14 +233,14 @@ class DistributedNetwork(Network):
         sends = [(link.rank, leaving) for link, (leaving, _) in zip(links, buffers, strict=True) if len(link.going)]
         receives = [(link.rank, arriving) for link, (_, arriving) in zip(links, buffers, strict=True) if len(link.coming)]
         self.peers.doing = f"in iteration {self.k}, round {self.traffic.rounds}"
-        self.peers.carried += sum(leaving.numel() * leaving.element_size() for _, leaving in sends)
-        works = self.peers.exchange(sends, receives)
+        self.peers.carried += sum(_size(leaving) for _, leaving in sends)
+        waits = self.peers.rounds(sends, receives)
         inside = message.index_select(-2, route.rows)
         if route.places is not None:
             shape = (*message.shape[:-2], route.arrivals, message.shape[-1])
             # What comes over no link stays 0, which every format can read.
             inside = message.new_zeros(shape).index_copy_(-2, route.places, inside)
-        self.peers.wait(works)
+        self.peers.wait(waits)
         for link, (_, arriving) in zip(links, buffers, strict=True):
             inside.index_copy_(-2, link.coming, arriving)
         return inside

@@ -112,6 +112,18 @@ class Routes:
         levels = [tree.level(depth) for depth in range(1, tree.height + 1)]
         return [self._along([(tree.parent[node], node) for node in level]) for level in levels]
 
+    @cached_property
+    def flood(self) -> list[Route]:
+        """A round each, by which everybody hears from everybody. The message is all that is known here: row i·n + j is what the
+        i-th node held here has of node j; `receivers` says which of these rows an arrival is."""
+        n, found = self.topology.n, []
+        for hops in self.topology.flood.rounds:
+            told = np.array(hops)
+            told = told[np.lexsort((told[:, 0], told[:, 1], told[:, 2]))]  # by receiver, sender, whose it is
+            whose, arcs = told[:, 0], told[:, 1:]
+            found.append(self._between(arcs, self.row[arcs[:, 0]] * n + whose, self.row[arcs[:, 1]] * n + whose))
+        return found
+
     @property
     def _all(self) -> np.ndarray:
         """Arcs that leave or reach a node held here."""
@@ -124,9 +136,7 @@ class Routes:
 
     def _route(self, arcs: np.ndarray, *, by_arc: bool, some: bool = False) -> Route:
         arcs = arcs[np.lexsort((arcs[:, 0], arcs[:, 1]))]  # by receiver, then sender
-        source, target = self.home[arcs[:, 0]], self.home[arcs[:, 1]]
-        leaving, arriving, edges = source == self.rank, target == self.rank, self.edge_of(arcs)
-        place = np.cumsum(arriving) - 1
+        leaving = self.home[arcs[:, 0]] == self.rank
         if by_arc:
             keys = self.arcs[:, 0] * self.topology.n + self.arcs[:, 1]
             rows = np.searchsorted(keys, arcs[:, 0] * self.topology.n + arcs[:, 1])
@@ -135,17 +145,21 @@ class Routes:
         senders = np.unique(self.row[arcs[leaving, 0]])
         if some:
             rows = np.searchsorted(senders, rows)
-        inside = leaving & arriving
-        links = []
+        return self._between(arcs, rows, self.row[arcs[:, 1]], senders)
+
+    def _between(self, arcs: np.ndarray, rows: np.ndarray, receivers: np.ndarray, senders: np.ndarray | None = None) -> Route:
+        """Along these arcs, sorted by receiver: of each the row of the message that takes it, and where it arrives."""
+        source, target = self.home[arcs[:, 0]], self.home[arcs[:, 1]]
+        leaving, arriving, edges = source == self.rank, target == self.rank, self.edge_of(arcs)
+        place, inside, links = np.cumsum(arriving) - 1, leaving & arriving, list[Link]()
         for rank in sorted({*source[arriving].tolist(), *target[leaving].tolist()} - {self.rank}):
             to, by = leaving & (target == rank), arriving & (source == rank)
             going, coming, out, back = map(self._tensor, (rows[to], place[by], edges[to], edges[by]))
             links.append(Link(rank, going, coming, out, back))
         places = None if bool(inside.sum() == arriving.sum()) else self._tensor(place[inside])
-        receivers, taken = self._tensor(self.row[arcs[arriving, 1]]), self._tensor(edges[arriving])
-        sent = self._tensor(edges[leaving])
-        sending = self._tensor(senders)
-        return Route(self._tensor(rows[inside]), places, tuple(links), int(arriving.sum()), receivers, taken, sent, sending)
+        heard, taken, sent = map(self._tensor, (receivers[arriving], edges[arriving], edges[leaving]))
+        sending = self._tensor(np.zeros(0) if senders is None else senders)
+        return Route(self._tensor(rows[inside]), places, tuple(links), int(arriving.sum()), heard, taken, sent, sending)
 
     def _tensor(self, numbers: np.ndarray) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(numbers), dtype=torch.long, device=self.device)

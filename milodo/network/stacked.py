@@ -53,6 +53,9 @@ class StackedNetwork(Network):
         said = root if form is None or self.n == 1 else understood(form, root, exact)
         return said.expand_as(x).contiguous()
 
+    def _told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
+        return x if form is None else understood(form, x, exact)
+
 
 class CommonMixingNetwork(StackedNetwork):
     """Mixes with Σ_j w_ij x_j, i itself included (eq. normal-implementation): only to show what Appendix D warns of.

@@ -14,6 +14,7 @@ import numpy as np
 
 from milodo.errors import InvalidInput, quoted, shortened
 from milodo.files import is_file
+from milodo.topology.flood import Flood, flood
 from milodo.topology.tree import EXACT, SpanningTree, spanning_tree
 
 DIGITS = re.compile("[0-9]{1,18}")
@@ -134,6 +135,11 @@ class Topology:
     def tree(self) -> SpanningTree:
         """Along which sums over all nodes go."""
         return spanning_tree(self.graph)
+
+    @cached_property
+    def flood(self) -> Flood:
+        """By which everybody hears from everybody; takes a search from every node."""
+        return flood(self.graph)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -54,6 +54,35 @@ def test_a_total_is_the_dense_sum_and_the_very_same_at_every_node(net):
     assert torch.equal(found, found[..., :1, :].expand_as(found))
 
 
+def test_a_total_by_all_is_the_dense_sum_in_as_many_rounds_as_the_graph_is_wide(net):
+    x = some(net, 2)
+    found = net.total_by_all(x)
+    torch.testing.assert_close(found, x.sum(-2, keepdim=True).expand_as(x), rtol=0, atol=1e-13)
+    assert torch.equal(found, found[..., :1, :].expand_as(found))
+    every = net.n * (net.n - 1)
+    assert vars(net.traffic) == {
+        "rounds": net.topology.diameter, "messages": every, "floats": 3 * every, "bytes": 24 * every,
+    }  # fmt: skip
+
+
+def test_everybody_hears_of_everybody_once_and_only_what_its_neighbour_has_heard(net):
+    graph, knows = net.topology.graph, [{node} for node in range(net.n)]
+    for hops in net.topology.flood.rounds:
+        before = [set(known) for known in knows]
+        for whose, sender, receiver in hops:
+            assert graph.has_edge(sender, receiver) and whose in before[sender] and whose not in knows[receiver]
+            knows[receiver].add(whose)
+    assert all(known == set(range(net.n)) for known in knows)
+
+
+def test_a_total_by_all_is_refused_where_messages_are_lost_or_left_out():
+    net = StackedNetwork("ring(4)")
+    with pytest.raises(InvalidInput, match="breaks if one message is lost"):
+        net.through(Outage(0.1)).total_by_all(some(net))
+    with pytest.raises(InvalidInput, match="needs every coordinate"):
+        degraded(net, messages="top-10%").total_by_all(some(net))
+
+
 def test_a_total_costs_a_vector_up_and_a_vector_down_each_edge_of_the_tree(net):
     net.total(some(net, 2))
     edges = 2 * (net.n - 1)
@@ -69,7 +98,8 @@ def test_a_total_is_its_own_adjoint(net):
     before = net.traffic.snapshot()
     net.total(x).sum().backward()
     assert (net.traffic - before).rounds == 2 * net.topology.tree.height  # the backward pass is not traffic
-    assert gradcheck(net.total, (x,), fast_mode=True) and gradgradcheck(net.total, (x,), fast_mode=True)
+    for verb in (net.total, net.total_by_all):
+        assert gradcheck(verb, (x,), fast_mode=True) and gradgradcheck(verb, (x,), fast_mode=True)
 
 
 def test_a_sum_is_refused_where_messages_are_lost_or_coordinates_are_left_out():

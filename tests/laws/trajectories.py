@@ -25,8 +25,8 @@ from disturb import disturbed
 
 GRAPHS = ("ring(4)", "star(4)", "grid(2x3)", "tree(4)", "erdos_renyi(4,0.6,seed=1)")
 """With four processes most have one node each; with three some hold two."""
-SHARED, FEW = 3, ("prox-ed", "dapg", "milodo", "tree-apg")
-"""Where processes share nodes, these methods are enough: one round, several, swap itself, a tree."""
+SHARED, FEW = 3, ("prox-ed", "dapg", "milodo", "tree-apg", "flood-apg")
+"""Where processes share nodes, these methods are enough: one round, several, swap itself, a tree, all to all."""
 KINDS = (("perfect", {}), ("lossy", {"outage": 0.3}), ("short", {"messages": "float16"}))
 SHORT = [(GRAPHS[0], "prox-ed"), (GRAPHS[0], "milodo")]
 LOSSY = [(GRAPHS[2], "prox-ed in bits"), (GRAPHS[2], "milodo in bits")]
@@ -40,7 +40,7 @@ SMALL = {
 
 
 REMEMBERING = FEW
-"""These, too, with messages of a few bits and a memory: by node, in several rounds, by arc, over a tree."""
+"""These, too, with messages of a few bits and a memory: by node, in several rounds, by arc, over a tree, all to all."""
 
 
 def remembering(graph: str) -> dict:
