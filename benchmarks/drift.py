@@ -68,7 +68,10 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=LOOKS[-1])
     parser.add_argument("--out", type=Path, default=Path("runs/drift"))
     asked = parser.parse_args()
-    kept, looks = Kept(asked.out / "results.json"), [k for k in LOOKS if k < asked.iterations] + [asked.iterations]
+    kept, looks = (
+        Kept(asked.out / "results.json", {"instances": INSTANCES}),
+        [k for k in LOOKS if k < asked.iterations] + [asked.iterations],
+    )
     labels = {"tree": "Tree-APG, 4 bits", "gossip": "Accelerated-ED, 6 bits"}
     print(
         "| method | precision | iterations | relative gap | consensus error | sum of duals | |\n|---|---|---:|---:|---:|---:|---|"

@@ -142,7 +142,7 @@ def main() -> None:
 def compare(graph: str, search: Search, asked: argparse.Namespace) -> list[str]:
     """The rows of one graph, printed, and what follows from them."""
     folder = asked.out / "".join(c if c.isalnum() else "-" for c in graph)
-    kept = Kept(folder / "tuned.json")
+    kept = Kept(folder / "tuned.json", search.model_dump(mode="json"))
     known = Lasso(topology(graph).n, 300, 10, 0.1).sample(instance_seeds("tuning", TUNED_ON))
     best = optimum(known).value
     most = HOPELESS * kept.get("auto", lambda: bytes_of_auto(graph, known, best, search))

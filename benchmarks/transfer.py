@@ -124,7 +124,7 @@ def tuned(name: str, case: Case, instances: int) -> dict[str, Any]:
     best = optimum(problem).value
     search = Search(
         instances=count, iterations=max(1, case.most // 3), target=float(_known(target(case, problem, best)).mean()), points=9,
-        points_each=5, refinements=2, cost="bytes",
+        points_each=5, refinements=2, wide=True, cost="bytes",
     )  # fmt: skip
     found = tune(METHODS[name], problem, StackedNetwork(GRAPH), best, search)
     return {"parameters": found.best, "reached": found.reached, "unit": _unit(problem)}
@@ -194,7 +194,7 @@ def row(result: dict[str, Any]) -> list[str]:
 def compare(name: str, case: Case, out: Path, fewer: int) -> bool | None:
     """The rows of one case, printed; whether auto sent the fewest bytes, None where there was nothing to send."""
     instances = min(case.instances, fewer)
-    kept = Kept(out / "".join(c if c.isalnum() else "-" for c in name) / "results.json")
+    kept = Kept(out / "".join(c if c.isalnum() else "-" for c in name) / "results.json", {"instances": fewer})
     race: Race | None = None
 
     def test() -> Race:
@@ -209,7 +209,7 @@ def compare(name: str, case: Case, out: Path, fewer: int) -> bool | None:
     results = {"auto": kept.get("auto", lambda: test().auto(case.most))}
     for rival in RIVALS:
         like = case.like or name
-        source = Kept(out / "".join(c if c.isalnum() else "-" for c in like) / "results.json")
+        source = Kept(out / "".join(c if c.isalnum() else "-" for c in like) / "results.json", {"instances": fewer})
         found = (kept if like == name else source).get(
             f"{rival} tuned", lambda rival=rival, like=like: tuned(rival, CASES[like], fewer)
         )
