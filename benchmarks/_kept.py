@@ -13,11 +13,13 @@ from milodo.files import write_json
 
 
 class Kept:
-    """By name; written whole after each."""
+    """By name; written whole after each. `asked` is what they depend on: a trial's results are not taken for a full run's."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, asked: dict[str, Any]) -> None:
         self.path, self.since = path, time.perf_counter()
-        self.content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self.content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"asked": asked}
+        if self.content["asked"] != asked:
+            sys.exit(f"{path} was computed with {self.content['asked']}, and now {asked} is asked for. Give another --out.")
 
     def get(self, name: str, compute: Callable[[], Any]) -> Any:
         if name not in self.content:

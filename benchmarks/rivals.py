@@ -62,7 +62,8 @@ def variants(name: str) -> Iterator[tuple[str, dict[str, Any], Parameters]]:
     for bits in BITS:
         for over in RIVALS[name]:
             fixed: Parameters = {"K": 1} if over in ("tree", "round") else {"inner": INNER} if name == "admm" else {}
-            keys = {"name": name, "messages": f"{bits}-bit", **({"over": over} if over else {})}
+            label = {"label": f"over {over}, tuned", "over": over} if over else {"label": "tuned"}
+            keys = {"name": name, "messages": f"{bits}-bit", **label}
             yield f"{name}{f' over {over}' if over else ''}, {bits} bits", keys, fixed
 
 
@@ -92,7 +93,9 @@ def tuned(
     return found
 
 
-def race(graph: str, rivals: list[dict[str, Any]], instances: int, iterations: int, folder: Path) -> dict[str, list[Speedup]]:
+def race(
+    graph: str, rivals: list[dict[str, Any]], instances: int, iterations: int, folder: Path, kept: Kept
+) -> dict[str, list[Speedup]]:
     """What each method needs to each gap, in bytes, by its label."""
     content = {
         "name": "rivals",
@@ -102,18 +105,18 @@ def race(graph: str, rivals: list[dict[str, Any]], instances: int, iterations: i
         "methods": [{"name": "auto"}, *rivals],
         "report": {"gaps": list(GAPS)},
     }
-    benchmark = Benchmark(parse_experiment(content, graph), folder, _progress)
+
+    def progress(task: str, fraction: float, detail: str) -> None:
+        if fraction == 1.0:
+            kept.say(f"{task}: {detail}")
+
+    benchmark = Benchmark(parse_experiment(content, graph), folder, progress)
     benchmark.run(resume=(folder / "run.json").exists())
     run, table = RunFile.read(folder), speedup_table(read_records(folder / "records.csv"), GAPS, None)
     return {
         facts.label or key: [row for row in table if row.method == key and row.axis == "bytes"]
         for key, facts in run.methods.items()
     }
-
-
-def _progress(task: str, fraction: float, detail: str) -> None:
-    if fraction == 1.0:
-        Kept(Path("runs/rivals/race")).say(f"{task}: {detail}")
 
 
 def main() -> None:
@@ -139,12 +142,12 @@ def main() -> None:
 def compare(graph: str, search: Search, asked: argparse.Namespace) -> list[str]:
     """The rows of one graph, printed, and what follows from them."""
     folder = asked.out / "".join(c if c.isalnum() else "-" for c in graph)
-    kept = Kept(folder / "tuned.json")
+    kept = Kept(folder / "tuned.json", search.model_dump(mode="json"))
     known = Lasso(topology(graph).n, 300, 10, 0.1).sample(instance_seeds("tuning", TUNED_ON))
     best = optimum(known).value
     most = HOPELESS * kept.get("auto", lambda: bytes_of_auto(graph, known, best, search))
     entries = {name: tuned(name, graph, known, best, search, kept, most) for name in asked.rivals}
-    found = race(graph, [e for e in entries.values() if e], asked.instances, 3 * asked.iterations, folder / "race")
+    found = race(graph, [e for e in entries.values() if e], asked.instances, 3 * asked.iterations, folder / "race", kept)
     (_, auto), *others = found.items()
     for label, rows in found.items():
         ratios = [own.median / row.median if math.isfinite(row.median) else 0.0 for own, row in zip(auto, rows, strict=True)]

@@ -11,7 +11,8 @@ from test_algorithm_laws import close, run, start, tensors
 from milodo.algorithms import METHODS, AcceleratedED, Remembering
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
-from milodo.network import Bits, Cast, Outage, StackedNetwork, TopK, degraded
+from milodo.metrics import consensus_error
+from milodo.network import Bits, Cast, Outage, StackedNetwork, StackedObserver, TopK, degraded
 from milodo.problems import Lasso, optimum
 from milodo.topology import Topology
 from milodo.tree import leaves, tree_map
@@ -158,3 +159,20 @@ def test_what_cannot_be_is_refused_in_a_sentence(problem):
     for bits in (1, 11, 2.5):
         with pytest.raises(InvalidInput):
             Bits(bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("name", "bits", "arrived"), [("tree-apg", 4, 100), ("accelerated-ed", 6, 900)])
+def test_what_auto_takes_stays_where_its_precision_ends(name, bits, arrived, dtype):
+    """It drifts neither off nor apart, and its duals still sum to zero; over 100,000 iterations: benchmarks/drift.py."""
+    family, observer = Lasso(6, 8, 20, 0.1), StackedObserver()
+    judge, problem = family.sample([0, 1]), family.sample([0, 1], dtype=dtype)
+    net, best, eps = StackedNetwork("ring(6)", dtype=dtype), optimum(judge), torch.finfo(dtype).eps
+    method = Remembering(METHODS[name].safe(float(judge.lipschitz().max()), net), Bits(bits))
+    with torch.no_grad():
+        for state in itertools.islice(iterate(method, problem, net), arrived, arrived + 300, 25):
+            gap = judge.objective(state.x.double().mean(-2), observer) - best.value
+            assert float((gap / best.value).abs().max()) < 10 * eps
+            assert float(consensus_error(state.x, observer).max()) < 10 * eps  # of numbers of size one
+            if name == "accelerated-ed":  # each step of a dual that is still moving may round by eps
+                assert float(state.inner.y.sum(-2).abs().max()) < 1000 * eps * float(state.inner.y.abs().max())
