@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -22,6 +22,40 @@ CLEAR = 1000.0
 """Roundings of f_i by which a difference of its values must exceed zero to say anything about curvature."""
 APART = 10
 """Iterations between two restarts, at least."""
+
+
+class Source(ABC):
+    """Where the weights p and β of sums come from. What it remembers between two iterations travels in the method's state."""
+
+    @abstractmethod
+    def start(self, x0: NodeTensor) -> Any:
+        """Its memory before the first iteration: None, a tensor or a NamedTuple."""
+
+    @abstractmethod
+    def weights(self, memory: Any, here: Here, problem: Problem) -> tuple[Tensor, Tensor, Any]:
+        """p > 0 and β, one for all coordinates [*batch, n, 1] or one for each; and what it remembers now."""
+
+
+class Here(NamedTuple):
+    """What a source may look at, the same at every node."""
+
+    x: NodeTensor
+    m: NodeTensor
+    """x - x₋."""
+    s: NodeTensor
+    """x - e₋: a step along the gradient and ∂r."""
+    beta: Tensor
+    """FISTA's β [*batch, n, 1]."""
+
+
+class Alike(Source):
+    """p = 1, and FISTA's β."""
+
+    def start(self, x0: NodeTensor) -> None:
+        return None
+
+    def weights(self, memory: None, here: Here, problem: Problem) -> tuple[Tensor, Tensor, None]:
+        return torch.ones_like(here.beta), here.beta, None
 
 
 class State(NamedTuple):
@@ -46,12 +80,16 @@ class State(NamedTuple):
     """L̄, from the first step on."""
     calm: Tensor
     """Iterations since the last restart."""
+    p: Tensor
+    """With which the step to x was taken [*batch, n, 1 or d]."""
+    memory: Any
+    """Of the source."""
 
 
 class SumsAPG(Algorithm):
     """FISTA (Beck and Teboulle 2009) with restarts (O'Donoghue and Candès 2015), as if the data were pooled, from e = x⁰, t = 1:
 
-    e  = x + (t - 1)/t⁺ (x - x₋),   t⁺ = (1 + √(1 + 4t²))/2;   t = 1 where ⟨e₋ - x, x - x₋⟩ > 0
+    e  = x + β (x - x₋),   β = (t - 1)/t⁺,   t⁺ = (1 + √(1 + 4t²))/2;     t = 1 where ⟨e₋ - x, x - x₋⟩ > 0
     D_i = f_i(x) - f_i(e₋) - ⟨∇f_i(e₋), x - e₋⟩                           how much f_i curves on the way
     ḡ, D̄ = (1/n) Σ_j ∇f_j(e), D_j                                         one sum over all nodes, the same at each
     x⁺ = prox_{γr}(e - γḡ), γ a tenth longer                              where D̄ <= ‖x - e₋‖²/2γ
@@ -61,6 +99,9 @@ class SumsAPG(Algorithm):
     allow; L̄, the mean of the L_i, travels in the place of D̄ in the first sum, when there is no D̄ yet. Every node holds the same
     x: there is no consensus error, no dual and nothing to tune. It needs links that hold. The test does not ask for ḡ, so it
     stands where messages round it.
+
+    A source may give every coordinate a p and a β of its own: then steps are γp, inner products and norms those of Diag(p)⁻¹,
+    and the test holds for any p > 0. Nothing of it moves the optimum, at which x - x₋ vanishes.
     """
 
     exact: ClassVar[bool] = True
@@ -72,6 +113,11 @@ class SumsAPG(Algorithm):
     def total(self, net: Network, x: NodeTensor, exact: int) -> NodeTensor:
         """Σ_j x_j, the very same numbers at every node."""
 
+    @property
+    def source(self) -> Source:
+        """Of p and β."""
+        return Alike()
+
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """It finds its step by itself."""
@@ -79,28 +125,32 @@ class SumsAPG(Algorithm):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         zero, nothing = torch.zeros_like(x0[..., :1]), torch.zeros_like(x0)
-        return State(x0, x0, problem.look(x0), x0, nothing, nothing, zero, zero + 1, zero, zero, zero + APART)
+        paces = zero + 1, self.source.start(x0)
+        return State(x0, x0, problem.look(x0), x0, nothing, nothing, zero, zero + 1, zero, zero, zero + APART, *paces)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         x, last, first = state.x, state.last, state.gamma == 0
-        uphill = (dot(state.e - x, x - last) > 0) & (state.calm >= APART)
+        moved = x - state.e
+        uphill = (dot(moved / state.p, last - x) > 0) & (state.calm >= APART)
         t = torch.where(uphill, 1.0, state.t)
         t_next = (1 + (1 + 4 * t * t).sqrt()) / 2
-        beta, seen = (t - 1) / t_next, problem.look(x)
-        e = x + beta * (x - last)
-        f, own = problem.value_and_grad_from(seen + beta * (seen - state.seen))  # of e: one look serves both
-        f, moved = f.unsqueeze(-1), x - state.e
+        p, beta, memory = self.source.weights(state.memory, Here(x, x - last, moved, (t - 1) / t_next), problem)
+        e, seen = x + beta * (x - last), problem.look(x)
+        alike = beta.shape[-1] == 1  # then one look serves both x and e
+        f, own = problem.value_and_grad_from(seen + beta * (seen - state.seen) if alike else problem.look(e))
+        f = f.unsqueeze(-1)
         bent = curved(problem.value_from(seen).unsqueeze(-1), state.f, dot(state.own, moved))
         L_own = problem.lipschitz().unsqueeze(-1).expand_as(f)
         mean = self.total(net, torch.cat((own, torch.where(first, L_own, bent)), dim=-1), exact=1) / net.topology.n
         g, number = mean.split((x.shape[-1], 1), dim=-1)
         L, D = torch.where(first, number, state.L), torch.where(first, 0.0, number)
         gamma = torch.where(first, net.topology.n / L, state.gamma)
-        fine = first | (gamma * L <= 1) | (dot(moved, moved) / (2 * gamma) >= D)
-        gamma = torch.where(fine, torch.where(D > 0, GROW * gamma, gamma), torch.maximum(SHRINK * gamma, 1 / L))
-        e, g = torch.where(fine, e, state.e), torch.where(fine, g, state.g)
+        most = state.p.amax(-1, keepdim=True)
+        fine = first | (gamma * most * L <= 1) | (dot(moved, moved / state.p) / (2 * gamma) >= D)
+        gamma = torch.where(fine, torch.where(D > 0, GROW * gamma, gamma), torch.maximum(SHRINK * gamma, 1 / (most * L)))
+        e, g, p = torch.where(fine, e, state.e), torch.where(fine, g, state.g), torch.where(fine, p, state.p)
         return State(
-            x=problem.prox(e - gamma * g, gamma),
+            x=problem.prox(e - gamma * p * g, gamma * p),
             last=torch.where(fine, x, last),
             seen=torch.where(fine, seen, state.seen),
             e=e,
@@ -111,14 +161,14 @@ class SumsAPG(Algorithm):
             gamma=gamma,
             L=L,
             calm=torch.where(fine & uphill, 0.0, state.calm + 1),
+            p=p,
+            memory=memory,
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TreeAPG(SumsAPG):
+class OverTree(SumsAPG):
     """With sums over a spanning tree (Network.total): the fewest messages there can be, in 2 · height rounds."""
 
-    label: ClassVar[str] = "Tree-APG"
     needs: ClassVar[str] = "links that hold (a lost message breaks a sum) and a spanning tree; its rounds grow with the diameter"
 
     def total(self, net: Network, x: NodeTensor, exact: int) -> NodeTensor:
@@ -129,6 +179,13 @@ class TreeAPG(SumsAPG):
 
     def floats_on(self, net: Network, d: int) -> int:
         return 2 * (net.topology.n - 1) * (d + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeAPG(OverTree):
+    """Over a spanning tree, with p = 1 and FISTA's β: nothing to tune, nothing learned."""
+
+    label: ClassVar[str] = "Tree-APG"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from milodo.config.tables import Count, Instances, NonNegativeNumber, Positive, Table
+from milodo.config.tables import Count, Instances, NetworkTable, NonNegativeNumber, Positive, Table
 from milodo.errors import unknown
 from milodo.learned import LEARNED
 from milodo.learned.base import Recipe
@@ -55,6 +55,10 @@ class TrainingTable(Table):
     """Of the training problems; [problem]'s unless given."""
     N: Annotated[list[Count], Field(min_length=1)] | None = None
     """Shapes of a meta training set, one for each number of samples a node; [problem]'s unless given."""
+    network: NetworkTable | None = None
+    """[training.network]: the links it is trained on; [network] unless given."""
+    worlds: list[dict[str, Any]] | None = None
+    """[[training.worlds]]: problems of several kinds, each what of [problem] is different; [problem] itself unless given."""
     clip: Annotated[float, Field(gt=0)] = 1.0
     """Largest norm of the meta-gradient; inf leaves it as it is, as the paper does."""
     recompute: bool = False
@@ -67,6 +71,8 @@ class TrainingTable(Table):
 
     @model_validator(mode="after")
     def _known(self) -> TrainingTable:
+        if self.worlds is not None and (self.N is not None or self.d is not None or not self.worlds):
+            raise ValueError("[[training.worlds]] say all of their shapes: give at least one, and neither N nor d beside them.")
         longest, most = max(stage.K for stage in self.stages), self.optimizer.longest
         if most is not None and longest > most:
             raise ValueError(f"a stage unrolls {longest} iterations, but {self.optimizer.kind} can do {most}. Shorten K.")

@@ -6,10 +6,12 @@ from milodo.learned.base import Learned
 from milodo.learned.base_rules import BaseRules
 from milodo.learned.lpg_extra import LPGExtra
 from milodo.learned.milodo import MiLoDo, special_initialisation
+from milodo.learned.plus import Plus
 
-LEARNED: dict[str, type[Learned]] = {cls.kind: cls for cls in (MiLoDo, LPGExtra, BaseRules)}
+LEARNED: dict[str, type[Learned]] = {cls.kind: cls for cls in (MiLoDo, LPGExtra, BaseRules, Plus)}
 
 __all__ = [
-    "BOUNDED", "LEARNED", "PLAIN", "Activations", "Bank", "BaseRules", "Bounded", "Exp", "LPGExtra", "Learned", "MiLoDo", "ReLU",
+    "BOUNDED", "LEARNED", "PLAIN", "Activations", "Bank", "BaseRules", "Bounded", "Exp", "LPGExtra", "Learned", "MiLoDo", "Plus",
+    "ReLU",
     "special_initialisation",
 ]  # fmt: skip

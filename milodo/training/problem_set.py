@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from milodo.config import Experiment, TrainingTable
-from milodo.errors import InvalidInput
+from milodo.config.tables import ProblemTable
+from milodo.errors import InvalidInput, quoted
 from milodo.files import FORMAT, read_versioned_json, write_json
 from milodo.problems import Family, Problem, instance_seeds, optimum
 from milodo.problems.base import stream
@@ -20,7 +23,7 @@ ORDER = 1 << 33
 TOGETHER = 32
 """Instances whose optimum is certified at a time."""
 VALIDATED_SHAPES = 4
-"""Of a meta set, at most so many shapes are validated on, from the smallest to the largest."""
+"""Of a meta set, at most so many shapes are validated on, from the smallest to the largest; of worlds all."""
 
 Progress = Callable[[float, str], None]
 
@@ -102,7 +105,24 @@ def _read_optima(file: Path) -> dict[int, float]:
 def _asked(experiment: Experiment) -> tuple[TrainingTable, list[Family]]:
     table, problem = experiment.training, experiment.problem
     assert table is not None
+    if table.worlds is not None:
+        own = problem.model_dump(exclude_none=True)
+        return table, [_world(own, world).build() for world in table.worlds]
     return table, [problem.model_copy(update={"d": table.d or problem.d, "N": N}).build() for N in table.N or [problem.N]]
+
+
+def _world(own: dict[str, Any], world: dict[str, Any]) -> ProblemTable:
+    """[problem] with what is different."""
+    if "regularizer" in world:
+        own = {key: value for key, value in own.items() if key != "lam"}
+    try:
+        return ProblemTable.model_validate({**own, **world})
+    except ValidationError as error:
+        said = error.errors(include_input=False)[0]
+        where = ".".join(map(str, said["loc"])) or "its keys"
+        raise InvalidInput(
+            f"[[training.worlds]] {quoted(world)}: {where}: {said['msg'].removeprefix('Value error, ')}."
+        ) from error
 
 
 def training_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
@@ -112,6 +132,6 @@ def training_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
 
 def validation_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
     table, families = _asked(experiment)
-    count = min(VALIDATED_SHAPES, len(families))
+    count = len(families) if table.worlds is not None else min(VALIDATED_SHAPES, len(families))
     chosen = [families[round(k * (len(families) - 1) / max(count - 1, 1))] for k in range(count)]
     return ProblemSet(chosen, "validation", max(1, table.validation_instances // count), experiment.seed, dtype)

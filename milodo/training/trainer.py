@@ -72,7 +72,7 @@ class Trainer:
             raise InvalidInput(f"{experiment.name} has no [training] table, so there is nothing to train. Add one.")
         self.experiment, self.table, self.folder, self.command = experiment, experiment.training, folder, command
         self.progress = progress or (lambda task, fraction, detail: None)
-        self.net = experiment.network.network(seed=experiment.seed, dtype=DTYPE)
+        self.net = (self.table.network or experiment.network).network(seed=experiment.seed, dtype=DTYPE)
         self.loss = MetaLoss(self.table.loss, self.table.consensus)
         self.training, self.validation = training_set(experiment, DTYPE), validation_set(experiment, DTYPE)
         with torch.random.fork_rng(devices=[]):  # weights depend on the experiment's seed alone
