@@ -7,12 +7,13 @@ from milodo.algorithms.base import Algorithm
 from milodo.algorithms.dapg import DAPG
 from milodo.algorithms.lepdo import LEPDO
 from milodo.algorithms.odapg import ODAPG
-from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Parameter, StepSize
+from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Given, Parameter, StepSize
 from milodo.algorithms.pg_extra import PGExtra
 from milodo.algorithms.primal_dual import PrimalDual
 from milodo.algorithms.prox_atc import ProxATC
 from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
+from milodo.algorithms.prox_lead import ProxLEAD
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import TreeAPG
 
@@ -29,9 +30,11 @@ METHODS: dict[str, type[Algorithm]] = {
     "tree-apg": TreeAPG,
     "apapc": APAPC,
     "admm": ADMM,
+    "prox-lead": ProxLEAD,
 }
 
 __all__ = [
     "ADMM", "APAPC", "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor",
-    "Fraction", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering", "StepSize", "TreeAPG",
+    "Fraction", "Given", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "Remembering",
+    "StepSize", "TreeAPG",
 ]  # fmt: skip

@@ -25,6 +25,8 @@ class Algorithm(ABC):
     """What tuning searches."""
     needs: ClassVar[str] = ""
     """What it asks of the network beyond links that work now and then."""
+    remembers: ClassVar[bool] = False
+    """Whether its messages are differences from what was said before."""
     State: ClassVar[type[tuple[Any, ...]]]
     """A NamedTuple, the iterate x first."""
     longest: int | None = None

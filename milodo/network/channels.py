@@ -166,13 +166,13 @@ class Bits(Format):
     def encode(self, x: Tensor) -> Tensor:
         mantissa, power = self._scale(x)
         symbols = self._symbols(x, mantissa, power) + self.most
-        return torch.cat((_bytes(mantissa, 2), _bytes(power, 2), pack(symbols, self.b)), dim=-1)
+        return torch.cat((_bytes(mantissa, 2), _bytes(power, 2), self._packed(symbols)), dim=-1)
 
     def decode(self, message: Tensor, d: int, dtype: torch.dtype) -> Tensor:
         head = message[..., : self.SCALE].to(torch.int32)
         mantissa = head[..., 0:1] + 256 * head[..., 1:2]
         power = head[..., 2:3] + 256 * head[..., 3:4]
-        return self._numbers(unpack(message[..., self.SCALE :], self.b, d) - self.most, mantissa, power, dtype)
+        return self._numbers(self._unpacked(message[..., self.SCALE :], d) - self.most, mantissa, power, dtype)
 
     def understood(self, x: Tensor) -> Tensor:
         mantissa, power = self._scale(x.detach())
@@ -203,7 +203,18 @@ class Bits(Format):
 
     def _symbols(self, x: Tensor, mantissa: Tensor, power: Tensor) -> Tensor:
         unit = self._unit(mantissa, power)
-        return (x.double() / unit.clamp(min=TINY)).round().nan_to_num(0).clamp(-self.most, self.most).to(torch.int64)
+        whole = self._rounded(x.double() / unit.clamp(min=TINY))
+        return whole.nan_to_num(0).clamp(-self.most, self.most).to(torch.int64)
+
+    def _rounded(self, x: Tensor) -> Tensor:
+        return x.round()
+
+    def _packed(self, symbols: Tensor) -> Tensor:
+        """Symbols from 0 to 2 most, as bytes."""
+        return pack(symbols, self.b)
+
+    def _unpacked(self, message: Tensor, d: int) -> Tensor:
+        return unpack(message, self.b, d)
 
     def _numbers(self, symbols: Tensor, mantissa: Tensor, power: Tensor, dtype: torch.dtype) -> Tensor:
         return (symbols.double() * self._unit(mantissa, power)).to(dtype)
