@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ProxATC,
         ProxDGD,
         ProxED,
+        ProxLEAD,
         Remembering,
         TreeAPG,
     )
@@ -72,9 +73,10 @@ __all__ = [
     "ADMM", "APAPC", "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Bits",
     "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Facts", "Family", "InvalidInput", "LPGExtra", "Lasso",
     "Learned", "LeastSquares", "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer",
-    "Outage", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "Reference", "Regularizer", "Remembering",
-    "Result", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver",
-    "Zero", "choose", "degraded", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum", "save_optimizer", "solve",
+    "Outage", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "Reference", "Regularizer",
+    "Remembering", "Result", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG",
+    "TreeObserver", "Zero", "choose", "degraded", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum",
+    "save_optimizer", "solve",
 ]  # fmt: skip
 
 ROOMS = (

@@ -46,6 +46,7 @@ def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
         "prox-atc": {"gamma": step},
         "pg-extra": {"gamma": step},
         "prox-ed": {"gamma": step},
+        "prox-lead": {"eta": step, "alpha": 0.5, "sigma": 1.0, "bits": 2},
         "dapg": {"eta": step, "alpha": 0.3, "K": 2},
         "odapg": {"eta": 2 * step, "tau": 0.3, "K": 2},
         # The primal step is γ/n <= 1/(2L), and the dual one needs 2γ²/n ‖lap‖ < 1.

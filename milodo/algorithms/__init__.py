@@ -7,12 +7,13 @@ from milodo.algorithms.base import Algorithm
 from milodo.algorithms.dapg import DAPG
 from milodo.algorithms.lepdo import LEPDO
 from milodo.algorithms.odapg import ODAPG
-from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Parameter, StepSize
+from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Given, Parameter, StepSize
 from milodo.algorithms.pg_extra import PGExtra
 from milodo.algorithms.primal_dual import PrimalDual
 from milodo.algorithms.prox_atc import ProxATC
 from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
+from milodo.algorithms.prox_lead import ProxLEAD
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
 from milodo.algorithms.tree_newton import TreeNewton
@@ -32,10 +33,11 @@ METHODS: dict[str, type[Algorithm]] = {
     "flood-apg": FloodAPG,
     "apapc": APAPC,
     "admm": ADMM,
+    "prox-lead": ProxLEAD,
 }
 
 __all__ = [
     "ADMM", "APAPC", "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor",
-    "FloodAPG", "Fraction", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering", "StepSize",
-    "TreeAPG", "TreeNewton",
+    "FloodAPG", "Fraction", "Given", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD",
+    "Remembering", "StepSize", "TreeAPG", "TreeNewton",
 ]  # fmt: skip

@@ -27,6 +27,8 @@ class Algorithm(ABC):
     """What it asks of the network beyond links that work now and then."""
     steady: ClassVar[bool] = True
     """Whether it says the same amount in every step."""
+    remembers: ClassVar[bool] = False
+    """Whether its messages are differences from what was said before."""
     State: ClassVar[type[tuple[Any, ...]]]
     """A NamedTuple, the iterate x first."""
     longest: int | None = None

@@ -44,6 +44,14 @@ class Choice(Parameter):
 
 
 @dataclass(frozen=True)
+class Given(Choice):
+    """One that is not searched further."""
+
+    def up_to(self, most: float) -> tuple[int, ...]:
+        return self.values
+
+
+@dataclass(frozen=True)
 class Continuous(Parameter):
     """A number > 0, or a tensor of them; searched on a logarithmic grid from low to high."""
 

@@ -3,11 +3,12 @@
 from milodo.network.base import Network, degraded
 from milodo.network.channels import FORMATS, Bits, Cast, Channel, Format, Outage, TopK, message_format
 from milodo.network.distributed import DistributedNetwork, PeerLost, Peers, place
+from milodo.network.dithered import Dithered
 from milodo.network.observer import Observer, StackedObserver, TreeObserver
 from milodo.network.stacked import StackedNetwork
 from milodo.network.traffic import Traffic
 
 __all__ = [
-    "FORMATS", "Bits", "Cast", "Channel", "DistributedNetwork", "Format", "Network", "Observer", "Outage", "PeerLost", "Peers",
-    "StackedNetwork", "StackedObserver", "TopK", "Traffic", "TreeObserver", "degraded", "message_format", "place",
+    "FORMATS", "Bits", "Cast", "Channel", "DistributedNetwork", "Dithered", "Format", "Network", "Observer", "Outage", "PeerLost",
+    "Peers", "StackedNetwork", "StackedObserver", "TopK", "Traffic", "TreeObserver", "degraded", "message_format", "place",
 ]  # fmt: skip

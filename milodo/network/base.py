@@ -189,12 +189,13 @@ class Network(ABC):
         self._count(route, x, memory.form, exact, up)
         said, heard = self._say(_with(x[..., :d] - slot.said, x, d), route, memory.form, exact, up)
         said, heard = _plus(slot.said, said, d), _plus(slot.heard, heard, d)
+        new_said, new_heard = memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d])
         if up is None:
-            memory.keep(Slot(said[..., :d], heard[..., :d]))
+            memory.keep(Slot(new_said, new_heard))
             return Exchanged(said, heard, None, each)
         # Where nothing arrived both ends go on with what they had: their replicas stay equal.
         up = up[route.edges].unsqueeze(-1)
-        memory.keep(Slot(torch.where(up, said[..., :d], slot.said), torch.where(up, heard[..., :d], slot.heard)))
+        memory.keep(Slot(torch.where(up, new_said, slot.said), torch.where(up, new_heard, slot.heard)))
         return Exchanged(said, torch.where(up, heard, said), up, each)
 
     def _say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -331,15 +332,16 @@ class Network(ABC):
             assert slot.heard is not None
             if not memory.rehearsing:
                 said, heard = self._say(_with(part[..., :d] - slot.said, part, d), hop, memory.form, exact)
-                x = x.index_add(-2, hop.receivers, _plus(slot.heard, heard, d))
-                slot = Slot(_plus(slot.said, said, d)[..., :d], slot.heard + heard[..., :d])
+                said, heard = _plus(slot.said, said, d), _plus(slot.heard, heard, d)
+                x = x.index_add(-2, hop.receivers, heard)
+                slot = Slot(memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d]))
             memory.keep(slot)
         if not self.routes.up:  # alone
             return x
         slot = memory.recall(x, x.shape[-2], None, d)
         if not memory.rehearsing:
             x = _plus(slot.said, self._scatter(_with(x[..., :d] - slot.said, x, d), memory.form, exact), d)
-            slot = Slot(x[..., :d], None)
+            slot = Slot(memory.learned(slot.said, x[..., :d]), None)
         memory.keep(slot)
         return x
 
@@ -362,6 +364,11 @@ class Network(ABC):
         seed = whole("seed", seed)
         rows = [np.random.default_rng([seed, node]).standard_normal(shape) for node in self.nodes]
         return torch.from_numpy(np.stack(rows)).to(self.dtype).to(self.device)
+
+    def dither(self, d: int, k: int) -> Tensor:
+        """Numbers [n, d] in [0, 1), evenly distributed, that depend on the iteration and the node's id alone."""
+        rows = [np.random.default_rng([k, node]).random(d) for node in self.nodes]
+        return torch.from_numpy(np.stack(rows)).to(self.device)
 
 
 def degraded(net: Network, *, outage: float = 0.0, messages: str = "full", seed: int = 0) -> Network:

@@ -166,13 +166,13 @@ class Bits(Format):
     def encode(self, x: Tensor) -> Tensor:
         mantissa, power = self._scale(x)
         symbols = self._symbols(x, self._unit(mantissa, power)) + self.most
-        return torch.cat((_bytes(mantissa, 2), _bytes(power, 2), pack(symbols, self.b)), dim=-1)
+        return torch.cat((_bytes(mantissa, 2), _bytes(power, 2), self._packed(symbols)), dim=-1)
 
     def decode(self, message: Tensor, d: int, dtype: torch.dtype) -> Tensor:
         head = message[..., : self.SCALE].to(torch.int32)
         mantissa = head[..., 0:1] + 256 * head[..., 1:2]
         power = head[..., 2:3] + 256 * head[..., 3:4]
-        symbols = unpack(message[..., self.SCALE :], self.b, d).double() - self.most
+        symbols = self._unpacked(message[..., self.SCALE :], d).double() - self.most
         return (symbols * self._unit(mantissa, power)).to(dtype)
 
     def understood(self, x: Tensor) -> Tensor:
@@ -204,7 +204,17 @@ class Bits(Format):
 
     def _symbols(self, x: Tensor, unit: Tensor) -> Tensor:
         """Whole numbers, in fp64 like all that is computed here."""
-        return (x.double() / unit.clamp(min=TINY)).round_().nan_to_num_(0).clamp_(-self.most, self.most)
+        return self._rounded(x.double() / unit.clamp(min=TINY)).nan_to_num_(0).clamp_(-self.most, self.most)
+
+    def _rounded(self, x: Tensor) -> Tensor:
+        return x.round()
+
+    def _packed(self, symbols: Tensor) -> Tensor:
+        """Symbols from 0 to 2 most, as bytes."""
+        return pack(symbols, self.b)
+
+    def _unpacked(self, message: Tensor, d: int) -> Tensor:
+        return unpack(message, self.b, d)
 
     def __str__(self) -> str:
         return f"{self.b} bits"

@@ -10,6 +10,7 @@ import torch
 from torch.autograd import gradcheck
 
 from milodo.algorithms import METHODS, Algorithm, Continuous
+from milodo.errors import InvalidInput
 from milodo.loop import iterate
 from milodo.metrics import consensus_error
 from milodo.network import Network, StackedNetwork, StackedObserver
@@ -64,7 +65,7 @@ def test_information_travels_one_hop_per_round(name, build):
     fronts = []
     for k in range(1, 4):  # after many more steps the foremost difference is too small for fp64
         states = (run(method, p, net, k, x0) for p in (problem, changed))
-        differs = torch.stack([(a != b).any(-1)[0] for a, b in zip(*map(tensors, states), strict=True)]).any(0)
+        differs = torch.stack([_held((a != b).any(-1)[0], net) for a, b in zip(*map(tensors, states), strict=True)]).any(0)
         assert not differs[method.rounds_on(net) * k + 1 :].any()
         fronts.append(int(differs.nonzero().max()))
     # How far the first step sees depends on whether a method computes before it talks; every later one adds `rounds` hops.
@@ -74,15 +75,25 @@ def test_information_travels_one_hop_per_round(name, build):
         assert fronts[-1] < n - 1 and set(np.diff(fronts)) == {method.rounds}
 
 
+def _held(rows: torch.Tensor, net: Network) -> torch.Tensor:
+    """At which nodes something is true that is said of nodes, or of arcs, which the node holds that they leave."""
+    if len(rows) == net.n:
+        return rows
+    return torch.zeros(net.n, dtype=torch.bool).index_put((torch.tensor([i for i, _ in net.arcs])[rows],), torch.tensor(True))
+
+
 def test_relabelling_nodes_relabels_the_trajectory(name, build, problem):
+    """Chance is drawn by a node's name: it moves along with the node."""
     net = StackedNetwork("erdos_renyi(6,0.5,seed=1)")
     order = (3, 0, 5, 1, 4, 2)  # node i is called order[i]
     back = [order.index(i) for i in range(6)]
     method, x0 = build(name, problem), start(problem)
     state = run(method, problem, net, 10, x0)
-    renamed = Topology.from_edges((order[i], order[j]) for i, j in net.topology.edges)
-    moved = run(method, problem.at(back), StackedNetwork(renamed), 10, x0[..., back, :])
-    close(moved, tree_map(lambda leaf: leaf[..., back, :], state))
+    renamed = StackedNetwork(Topology.from_edges((order[i], order[j]) for i, j in net.topology.edges))
+    renamed.dither = lambda d, k: net.dither(d, k)[back]
+    arcs = [net.arcs.index((back[i], back[j])) for i, j in renamed.arcs]
+    moved = run(method, problem.at(back), renamed, 10, x0[..., back, :])
+    close(moved, tree_map(lambda leaf: leaf[..., back if leaf.shape[-2] == net.n else arcs, :], state))
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.exact])
@@ -163,7 +174,9 @@ def test_precision_and_the_shape_of_the_state_are_kept(name, build, dtype):
     for state in itertools.islice(iterate(method, problem, StackedNetwork("ring(6)", dtype=dtype)), 4):
         assert type(state) is method.State and state._fields[0] == "x"
         widths = (8, 1, 8 * 9 // 2, seen[-1])  # a vector, a number, half a matrix, a look
-        assert all(leaf.dtype == dtype and leaf.shape[:-1] == (2, 6) and leaf.shape[-1] in widths for leaf in tensors(state))
+        rows = (6, 12)  # of nodes, or of arcs where a method remembers what was said
+        assert all(leaf.dtype == dtype and leaf.shape[0] == 2 and leaf.shape[-2] in rows for leaf in tensors(state))
+        assert all(leaf.ndim == 3 and leaf.shape[-1] in widths for leaf in tensors(state))
 
 
 def test_a_batch_of_instances_is_each_alone(name, build, problem, net):
@@ -211,6 +224,10 @@ def test_three_steps_are_differentiable(name, build, problem, net):
         return next(itertools.islice(iterate(method, problem, net, x0=x0), 3, None)).x
 
     x0 = start(problem).requires_grad_()
+    if base.remembers:  # what is rounded has no slope
+        with pytest.raises(InvalidInput, match="cannot be learned through"):
+            x3(x0, *(getattr(base, key) for key in searched))
+        return
     parameters = [torch.tensor(getattr(base, key), dtype=torch.float64, requires_grad=True) for key in searched]
     assert gradcheck(x3, (x0, *parameters), fast_mode=True)
     grads = torch.autograd.grad(x3(x0, *parameters).square().sum(), (x0, *parameters))

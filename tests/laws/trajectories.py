@@ -29,13 +29,13 @@ SHARED, FEW = 3, ("prox-ed", "dapg", "milodo", "tree-apg", "flood-apg")
 """Where processes share nodes, these methods are enough: one round, several, swap itself, a tree, all to all."""
 KINDS = (("perfect", {}), ("lossy", {"outage": 0.3}), ("short", {"messages": "float16"}))
 SHORT = [(GRAPHS[0], "prox-ed"), (GRAPHS[0], "milodo")]
-LOSSY = [(GRAPHS[2], "prox-ed in bits"), (GRAPHS[2], "milodo in bits")]
+LOSSY = [(GRAPHS[2], "prox-ed in bits"), (GRAPHS[2], "milodo in bits"), (GRAPHS[2], "prox-lead")]
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
 STEPS, D = 20, 7
 SMALL = {
     "gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1, "c_s": 0.05, "c_u": 1.0,
-    "theta": 0.5, "sigma": 0.5, "inner": 5,
+    "theta": 0.5, "sigma": 0.5, "inner": 5, "bits": 2,
 }  # fmt: skip
 
 

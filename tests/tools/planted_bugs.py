@@ -71,6 +71,9 @@ BUGS = [
     Bug("algorithms/primal_dual.py", "state.y + 2 * self.gamma", "state.y + self.gamma", f"{ALG} {EQ}"),
     Bug("algorithms/apapc.py", "u = problem.prox(v - self.eta * rise, self.eta)", "u = u_hat", f"{ALG} {EQ}"),
     Bug("algorithms/admm.py", "mu, L = 2 * degree / self.gamma", "mu, L = degree / self.gamma", f"{ALG} {EQ}"),
+    Bug("algorithms/prox_lead.py", "self.sigma / (2 * self.eta)", "self.sigma / self.eta", f"{ALG} {EQ}"),
+    Bug("network/memory.py", "before + self.alpha * (used - before)", "used", EQ),
+    Bug("network/dithered.py", "(x + self.u).floor()", "x.round()", f"{EQ} laws/test_dithered_laws.py"),
     # problems and penalties
     Bug("problems/lasso.py", "return (u - self.b - v).square() / 2", "return (u - self.b - v).square() / 4", f"{PROBLEM} {REF}"),
     Bug("problems/logistic.py", "curvature = 0.25", "curvature = 0.2", PROBLEM),
