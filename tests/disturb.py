@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from milodo.learned import MiLoDo, special_initialisation
+from milodo.learned import MiLoDo, Plus, special_initialisation
 from milodo.network import StackedNetwork
 
 
@@ -14,4 +14,12 @@ def disturbed(optimizer: MiLoDo, gamma: float, size: float = 0.05) -> MiLoDo:
     special_initialisation(optimizer, StackedNetwork(optimizer.topology), gamma)
     for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
         bank.w_2.add_(size * torch.randn_like(bank.w_2))
+    return optimizer
+
+
+@torch.no_grad()
+def awake(optimizer: Plus, size: float = 1.0) -> Plus:
+    """With a final layer as nobody has trained it: p and β anywhere within their bounds."""
+    optimizer.phi.w_2.normal_(0.0, size)
+    optimizer.phi.b_2.normal_(0.0, size)
     return optimizer

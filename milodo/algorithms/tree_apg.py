@@ -27,6 +27,9 @@ APART = 10
 class Source(ABC):
     """Where the weights p and β of sums come from. What it remembers between two iterations travels in the method's state."""
 
+    each: ClassVar[bool] = True
+    """Whether every coordinate has weights of its own."""
+
     @abstractmethod
     def start(self, x0: NodeTensor) -> Any:
         """Its memory before the first iteration: None, a tensor or a NamedTuple."""
@@ -50,6 +53,8 @@ class Here(NamedTuple):
 
 class Alike(Source):
     """p = 1, and FISTA's β."""
+
+    each = False
 
     def start(self, x0: NodeTensor) -> None:
         return None
@@ -125,7 +130,7 @@ class SumsAPG(Algorithm):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         zero, nothing = torch.zeros_like(x0[..., :1]), torch.zeros_like(x0)
-        paces = zero + 1, self.source.start(x0)
+        paces = torch.ones_like(x0 if self.source.each else zero), self.source.start(x0)
         return State(x0, x0, problem.look(x0), x0, nothing, nothing, zero, zero + 1, zero, zero, zero + APART, *paces)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:

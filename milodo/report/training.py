@@ -29,11 +29,17 @@ def draw_training(folder: str | Path) -> Path:
         losses = [row for row in rows if math.isfinite(row.loss)]
         above.plot([row.update for row in losses], [row.loss for row in losses], color=LOSS, linewidth=0.9)
         above.set_ylabel("meta-loss of a batch")
-        validated = [row for row in rows if math.isfinite(row.validation)]
-        below.plot([row.update for row in validated], [row.validation for row in validated], "o-", color=LOSS, markersize=3.5)
+        looks = [row for row in rows if not math.isnan(row.validation)]
+        validated, diverged = ([row for row in looks if math.isfinite(row.validation) is fine] for fine in (True, False))
+        scores = [row.validation if math.isfinite(row.validation) else math.nan for row in looks]  # no line through those
+        below.plot([row.update for row in looks], scores, "o-", color=LOSS, markersize=3.5)
+        if diverged:
+            across = {"transform": below.get_xaxis_transform(), "clip_on": False}
+            below.plot([row.update for row in diverged], [0.97] * len(diverged), "x", color=BEST, label="diverges", **across)
         if validated:
             best = min(validated, key=lambda row: row.validation)
             below.plot(best.update, best.validation, "D", color=BEST, markersize=8, label=f"kept: {best.validation:.2f}")
+        if looks:
             below.legend()
         below.set_ylabel("validation, log10 gap")
         below.set_xlabel("updates of the weights")

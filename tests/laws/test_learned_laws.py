@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import nn
 
-from milodo.algorithms import ProxED
+from milodo.algorithms import ProxED, Remembering, TreeAPG
 from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
-from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo
+from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo, Plus
 from milodo.loop import iterate
-from milodo.network import StackedNetwork
-from milodo.problems import Lasso, LeastSquares, Zero, optimum
+from milodo.network import Bits, StackedNetwork
+from milodo.problems import L1, Lasso, LeastSquares, Logistic, Zero, optimum
 from milodo.topology import EXAMPLES, topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from disturb import disturbed
+from disturb import awake, disturbed
 
 ROUNDING = 1e-11
 """Of 100 steps in fp64 on iterates of size 1."""
@@ -125,7 +125,7 @@ def test_information_travels_two_hops_a_step():
     net, optimizer = StackedNetwork(graph), made(graph)
     for k, (a, b) in enumerate(zip(states(optimizer, problem, net, 4), states(optimizer, other, net, 4), strict=True)):
         differs = ((a.x - b.x).abs().amax((0, 2)) > 0) | ((a.y - b.y).abs().amax((0, 2)) > 0)
-        assert not bool(differs[optimizer.rounds * k + 1 :].any())
+        assert not bool(differs[optimizer.rounds_on(net) * k + 1 :].any())
         assert bool(differs[: min(n, k + 1)].all()) or k == 0
 
 
@@ -243,6 +243,7 @@ ALL = {
     "milodo": lambda graph: made(graph),
     "lpg-extra": lambda graph: LPGExtra(graph, layers=20, gamma=0.02).double(),
     "base-rules": lambda graph: BaseRules(graph, d=5, hidden=7).double(),
+    "plus": lambda graph: awake(Plus(graph, hidden=5)).double(),
 }
 assert set(ALL) == set(LEARNED)
 
@@ -261,7 +262,7 @@ def test_every_learned_method_hears_only_its_neighbours(kind):
     net, optimizer = StackedNetwork(graph), ALL[kind](graph)
     for k, (a, b) in enumerate(zip(states(optimizer, problem, net, 4), states(optimizer, other, net, 4), strict=True)):
         differs = (a.x - b.x).abs().amax((0, 2)) > 0
-        assert not bool(differs[optimizer.rounds * k + 1 :].any())
+        assert not bool(differs[optimizer.rounds_on(net) * k + 1 :].any())
         assert k == 0 or bool(differs[0])
 
 
@@ -272,7 +273,7 @@ def test_every_learned_method_counts_its_rounds_and_treats_instances_alone(kind,
     n = topology(graph).n
     net, optimizer = StackedNetwork(graph), ALL[kind](graph)
     both = states(optimizer, smooth(n, 2), net, 8)
-    assert net.traffic.rounds == 7 * optimizer.rounds
+    assert net.traffic.rounds == 7 * optimizer.rounds_on(net)
     alone = states(optimizer, Lasso(n, 5, 8, 0.0).sample([1]), net, 8)
     # Relative too: networks nobody has trained let x grow, and batched products round differently on every processor.
     torch.testing.assert_close(both[-1].x[1:], alone[-1].x, rtol=1e-12, atol=1e-12)
@@ -288,4 +289,38 @@ def test_parts_of_every_learned_method_hold_the_weights_of_their_nodes(kind):
     assert part.dtype == optimizer.dtype
     for name, value in optimizer.state_dict().items():
         held = part.state_dict()[name]
-        assert torch.equal(held, value if kind == "lpg-extra" else value[[1, 3]])
+        assert torch.equal(held, value if kind in ("lpg-extra", "plus") else value[[1, 3]])
+
+
+def test_before_training_milodo_plus_is_the_method_it_sits_on():
+    problem, net = Lasso(6, 12, 9, 0.05).sample([0, 1]), StackedNetwork("grid(2x3)")
+    plain, plus = (states(method, problem, net, 60) for method in (TreeAPG(), Plus("ring(3)").double()))
+    for a, b in zip(plain, plus, strict=True):
+        torch.testing.assert_close(a.x, b.x, rtol=ROUNDING, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("bits", [None, 6])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", [Lasso(6, 8, 10, 0.05), Logistic(6, 5, 20, 0.02)], ids=lambda family: family.name)
+def test_milodo_plus_finds_the_certified_optimum_whatever_its_weights(family, seed, bits):
+    torch.manual_seed(seed)
+    problem, net = family.sample([seed]), StackedNetwork("star(6)")
+    method = awake(Plus("ring(3)"), 3.0)
+    last = states(method if bits is None else Remembering(method, Bits(bits)), problem, net, 1500)[-1]
+    # The optimum of logistic regression is certified to 1e-18 in value, and so to about 1e-8 in x.
+    assert float((last.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-7
+
+
+def test_other_units_do_not_change_what_milodo_plus_does():
+    torch.manual_seed(0)
+    method, net = awake(Plus("ring(3)")).double(), StackedNetwork("star(6)")
+    problem = Lasso(6, 8, 10, 0.05).sample([0])
+    scaled = LeastSquares(problem.A * 2.0**-30, problem.b * 2.0**40, L1(0.05 * 2.0**10))
+    for a, b in zip(states(method, problem, net, 40), states(method, scaled, net, 40), strict=True):
+        torch.testing.assert_close(a.x, b.x * 2.0**-70, rtol=1e-9, atol=1e-9)
+
+
+def test_all_nodes_of_milodo_plus_hold_the_same():
+    torch.manual_seed(0)
+    last = states(awake(Plus("ring(3)")), Lasso(6, 8, 10, 0.05).sample([0]), StackedNetwork("path(6)"), 30)[-1]
+    assert torch.equal(last.x, last.x[:, :1].expand_as(last.x)) and last.memory.h.shape == (1, 6, 16, 8)

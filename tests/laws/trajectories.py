@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from milodo.algorithms import METHODS, Remembering
-from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo
+from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo, Plus
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, DistributedNetwork, StackedNetwork, TreeObserver, degraded
 from milodo.problems import Lasso
@@ -21,7 +21,7 @@ from milodo.runtime.group import joined
 from milodo.topology import topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from disturb import disturbed
+from disturb import awake, disturbed
 
 GRAPHS = ("ring(4)", "star(4)", "grid(2x3)", "tree(4)", "erdos_renyi(4,0.6,seed=1)")
 """With four processes most have one node each; with three some hold two."""
@@ -57,6 +57,7 @@ def methods(graph: str) -> dict:
         for bank in (rules.m, rules.s, rules.u):
             bank.w_2.mul_(0.01), bank.b_2.mul_(0.01)
     learned = {"milodo": optimizer, "lpg-extra": LPGExtra(graph, layers=100, gamma=0.02), "base-rules": rules}
+    learned["plus"] = awake(Plus(graph, hidden=4))
     assert set(learned) == set(LEARNED)
     return {**made, **{name: method.double() for name, method in learned.items()}}
 
