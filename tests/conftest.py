@@ -36,6 +36,7 @@ def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
     step = 0.5 / float(problem.lipschitz().max())
     return {
         "accelerated-ed": {"gamma": step, "K": 2},
+        "guarded-ed": {"gamma": step, "K": 2},
         "tree-apg": {},
         "apapc": {"eta": 1.5 * step, "tau": 0.3, "theta": 0.9},
         "admm": {"sigma": 1.0, "gamma": 20 * step, "inner": 10},

@@ -70,6 +70,10 @@ class AcceleratedED(OverAverage):
     """Rounds of one iteration: the degree of A."""
     over: str = "fitted"
     """Which A."""
+    momentum: Step | None = None
+    """β at most; None for what A allows."""
+    dual: Step | None = None
+    """σ; None for 0.05 + (1 - θ)²/2."""
 
     label: ClassVar[str] = "Accelerated-ED"
     exact: ClassVar[bool] = True
@@ -95,15 +99,23 @@ class AcceleratedED(OverAverage):
         return State(x0, x0, torch.zeros_like(x0), zero + 1, zero, zero)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        A = self.A(net)
-        left = A.contraction if net.outage is None else 1.0
-        sigma = DUAL + (1 - left) ** 2 / 2
+        most, sigma = self.allowed(net)
+        most, sigma = most if self.momentum is None else self.momentum, sigma if self.dual is None else self.dual
+        return self.moved(state, problem, net, self.gamma, most, sigma)
+
+    def allowed(self, net: Network) -> tuple[float, float]:
+        """β at most, and σ, by what A leaves of disagreement."""
+        left = self.A(net).contraction if net.outage is None else 1.0
+        return next(most for theta, most in MOMENTUM if left <= theta), DUAL + (1 - left) ** 2 / 2
+
+    def moved(self, state: State, problem: Problem, net: Network, gamma: Step, most: Step, sigma: Step) -> State:
+        """A step with these γ, largest β and σ; γ and σ must be the same at all nodes that hear each other."""
         t = (1 + (1 + 4 * state.t**2).sqrt()) / 2
-        beta = ((state.t - 1) / t).clamp(max=next(most for theta, most in MOMENTUM if left <= theta))
+        beta = ((state.t - 1) / t).clamp(max=most)
         e = state.x + beta * (state.x - state.last)
-        z = problem.prox(e - self.gamma * (problem.grad(e) + state.y), self.gamma)
-        v = A.defect(z, net)
-        y = state.y + sigma / self.gamma * v
+        z = problem.prox(e - gamma * (problem.grad(e) + state.y), gamma)
+        v = self.A(net).defect(z, net)
+        y = state.y + sigma / gamma * v
         x = z - v
         trend = MEMORY * state.trend + (1 - MEMORY) * dot(e - z, x - state.x)
         restart = (trend > 0) & (state.calm >= APART)
