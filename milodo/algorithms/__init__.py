@@ -36,6 +36,6 @@ METHODS: dict[str, type[Algorithm]] = {
 
 __all__ = [
     "ADMM", "APAPC", "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor",
-    "Fraction", "Guarded", "GuardedED", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering", "StepSize",
-    "TreeAPG",
+    "Fraction", "Guarded", "GuardedED", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "Remembering",
+    "StepSize", "TreeAPG",
 ]  # fmt: skip

@@ -12,9 +12,10 @@ from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_s
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import TreeAPG
+from milodo.algorithms.uneven import uneven
 from milodo.errors import InvalidInput, unknown
 from milodo.network import Bits, Network
-from milodo.network.averaging import averaging, enough
+from milodo.network.averaging import Averaging, averaging, enough
 from milodo.network.consensus import average, maximum
 from milodo.problems import Problem
 from milodo.types import NodeScalar
@@ -32,6 +33,8 @@ BITS = ((4.0, 6), (20.0, 8))
 """By how much an average may amplify rounding, and the bits its messages then need."""
 MORE = 1
 """Further rounds that are considered beyond the fewest that are enough."""
+DIFFERENT, TOLD = 2.0, 64
+"""Times the mean curvature that the largest must be for nodes to tell each other theirs, and how many nodes do so at most."""
 HARDER = 3.0
 """By how much a problem may be harder than nodes guess."""
 
@@ -50,6 +53,8 @@ class Facts:
     """Iterations that accelerated gradients on exact sums will need, as nodes guess it from their own samples."""
     reliable: bool = True
     """Whether no message is ever lost."""
+    curvatures: tuple[float, ...] | None = None
+    """The Lipschitz constants of all nodes, where they differ so much that everybody has to know them."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Candidate:
     """One way, and what an iteration of it costs."""
 
     name: str
-    parameters: dict[str, float | int]
+    parameters: dict[str, Any]
     """By which `made` makes it again."""
     iterations: float
     """Predicted."""
@@ -127,10 +132,10 @@ def _said(cost: float, pay: str) -> str:
     return amount(round(cost)) if pay == "bytes" else f"{cost:,.0f} rounds" if pay == "rounds" else f"{cost:.3g} s"
 
 
-def made(parameters: dict[str, float | int]) -> Algorithm:
+def made(parameters: dict[str, Any]) -> Algorithm:
     """The method that was chosen: with a step size gossip, without one sums."""
     own = {name: value for name, value in parameters.items() if name != "bits"}
-    method = AcceleratedED(**own) if own else TreeAPG()  # type: ignore[arg-type]
+    method = AcceleratedED(**own) if own else TreeAPG()
     return Remembering(method, Bits(int(parameters["bits"])))
 
 
@@ -171,22 +176,32 @@ def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candi
     else:
         fewest = enough("fitted", net, ENOUGH).rounds
         ways = [averaging("fitted", net, K) for K in range(fewest, fewest + MORE + 1)]
-    found = []
-    for A in ways:
-        bits = next((b for most, b in BITS if A.amplifies <= most), None)
-        if bits is None:
-            continue
-        form, theta = Bits(bits), A.contraction
-        gamma = 1.2 / facts.L if failing else step_size(facts.L, facts.mean, theta)
-        size = form.size(d, net.dtype)
-        seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth)
-        found.append(
-            Candidate(
-                f"{AcceleratedED.label} (K = {A.rounds}) in {form}", {"gamma": gamma, "K": A.rounds, "bits": bits},
-                slower(facts, theta), A.messages * size, A.rounds, seconds,
-            )
-        )  # fmt: skip
-    return found
+    gammas = [1.2 / facts.L if failing else step_size(facts.L, facts.mean, A.contraction) for A in ways]
+    found = [
+        _gossip({"gamma": gamma, "K": A.rounds}, A, slower(facts, A.contraction), net, d, link, "")
+        for A, gamma in zip(ways, gammas, strict=True)
+    ]
+    best = None if failing or facts.curvatures is None else uneven(facts.curvatures, net)
+    if best is not None:
+        method, theta = best.method, best.contraction
+        parameters = {"gamma": method.gamma, "K": method.K, "steps": method.steps}
+        iterations = slower(replace(facts, L=min(facts.L, 1.2 * best.effective)), theta)
+        found.append(_gossip(parameters, method.A(net), iterations, net, d, link, ", own steps"))
+    return [candidate for candidate in found if candidate is not None]
+
+
+def _gossip(
+    own: dict[str, Any], A: Averaging, iterations: float, net: Network, d: int, link: Link | None, remark: str
+) -> Candidate | None:
+    """Accelerated-ED in as many bits as A needs; None if no number of bits is enough."""
+    bits = next((b for most, b in BITS if A.amplifies <= most), None)
+    if bits is None:
+        return None
+    form = Bits(bits)
+    size = form.size(d, net.dtype)
+    seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth)
+    name = f"{AcceleratedED.label} (K = {A.rounds}{remark}) in {form}"
+    return Candidate(name, {**own, "bits": bits}, iterations, A.messages * size, A.rounds, seconds)
 
 
 DUALS = 9.0
@@ -207,8 +222,8 @@ def slower(facts: Facts, theta: float) -> float:
 def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     """What `choose` needs to know, by telling neighbours: the same at every node.
 
-    Three sums of one number a node, over the tree where links hold, else by gossip; and one maximum, which floods the graph. Of a
-    batch of instances it is the worst.
+    Three sums of one number a node, over the tree where links hold, else by gossip; and one maximum, which floods the graph. Where
+    that is more than twice the mean and links hold, everybody's L_i. Of a batch of instances it is the worst.
     """
     L, n = problem.lipschitz(), net.topology.n
     pooled = pooled_guess(problem, n)
@@ -216,7 +231,16 @@ def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     mean = net.total(own) / n if reliable and net.outage is None else average(net, own)
     largest = maximum(net, L.unsqueeze(-1))
     L_mean, guess, iterations = (float(part.max()) for part in mean.unbind(-1))
-    return Facts(float(largest.max()), L_mean, min(guess, L_mean), iterations, reliable and net.outage is None)
+    holds, most = reliable and net.outage is None, float(largest.max())
+    told = everybodys(L, net) if holds and n <= TOLD and most > DIFFERENT * L_mean else None
+    return Facts(most, L_mean, min(guess, L_mean), iterations, holds, told)
+
+
+def everybodys(L: NodeScalar, net: Network) -> tuple[float, ...]:
+    """L_i of all nodes, the largest of a batch of instances, by a sum in which each has a place of its own."""
+    place = torch.eye(net.topology.n, dtype=L.dtype, device=L.device)[list(net.nodes)]
+    every = net.total(L.unsqueeze(-1) * place)[..., 0, :]
+    return tuple(every.reshape(-1, net.topology.n).amax(0).tolist())
 
 
 def pooled_guess(problem: Problem, n: int) -> NodeScalar:

@@ -79,8 +79,8 @@ class Guarded(Algorithm):
     Why Σy = 0: within one level all nodes have the same constants, and y_i is a sum of edge terms of that level alone, since it
     was 0 when the node came to it; what i adds for an edge, j subtracts in the same round, because both leave an edge out unless
     the two levels in that very message are equal. So y sums to zero over the nodes of the highest level, which nobody has left,
-    at every step, whatever is rounded or lost; and the flood of one whole number a message brings all nodes there. A diverging run
-    leaves nothing behind: not even the rounding of a huge y, which would move the fixed point for good.
+    at every step, whatever is rounded or lost; and the flood of one whole number a message brings all nodes there. A diverging
+    run leaves nothing behind: not even the rounding of a huge y, which would move the fixed point for good.
 
     There are finitely many levels, so some level is the last, and from there on it is the method with that level's constants.
     Where those that are given are safe there is but one level, and nobody ever begins anew.

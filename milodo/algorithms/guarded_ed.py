@@ -38,6 +38,8 @@ class GuardedED(Guarded):
     """β at most; None for what A allows."""
     dual: Step | None = None
     """σ; None for 0.05 + (1 - θ)²/2."""
+    steps: tuple[float, ...] | None = None
+    """τ_i of all nodes, γ_i = τ_i γ; None where all have one step."""
     floor: Step | None = None
     """A step that is short enough, e.g. 1.2/L; None where nobody knows one."""
 
@@ -61,7 +63,7 @@ class GuardedED(Guarded):
 
     @cached_property
     def method(self) -> AcceleratedED:
-        return AcceleratedED(gamma=self.gamma, K=self.K, over=self.over, momentum=self.momentum, dual=self.dual)
+        return AcceleratedED(gamma=self.gamma, K=self.K, over=self.over, momentum=self.momentum, dual=self.dual, steps=self.steps)
 
     def length(self, level: Tensor) -> Step:
         return shrunk(self.gamma, level, self.floor)

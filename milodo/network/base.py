@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self
 
 import networkx as nx
@@ -20,6 +21,7 @@ from milodo.network.routes import Route, Routes
 from milodo.network.traffic import Traffic
 from milodo.topology import Mixing, Topology, topology
 from milodo.topology import weights as edge_weights
+from milodo.topology.mixing import Uneven, uneven
 from milodo.types import EdgeTensor, NodeTensor
 
 
@@ -144,6 +146,13 @@ class Network(ABC):
             )
         net = copy(self)
         net.memory = memory
+        return net
+
+    def weighing(self, tau: tuple[float, ...]) -> Self:
+        """The same, mixing as suits nodes whose steps are τ_i times as long as others' (`Uneven`)."""
+        net = copy(self)
+        net.mixing = uneven(self.mixing, tau)
+        net.w = _weights(net.mixing, self.routes, self.dtype, self.device)
         return net
 
     def among(self, levels: Levels) -> Self:
@@ -350,6 +359,14 @@ class Network(ABC):
         seed = whole("seed", seed)
         rows = [np.random.default_rng([seed, node]).standard_normal(shape) for node in self.nodes]
         return torch.from_numpy(np.stack(rows)).to(self.dtype).to(self.device)
+
+
+@lru_cache(maxsize=64)
+def _weights(mixing: Uneven, routes: Routes, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """a_ij on the arcs held here [m, 1]."""
+    arcs = routes.arcs
+    a = mixing.over(arcs[:, 0], arcs[:, 1], mixing.w[routes.edge_of(arcs)])
+    return torch.from_numpy(a).to(device, dtype).unsqueeze(-1)
 
 
 def degraded(net: Network, *, outage: float = 0.0, messages: str = "full", seed: int = 0) -> Network:
