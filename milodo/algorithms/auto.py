@@ -222,8 +222,8 @@ def slower(facts: Facts, theta: float) -> float:
 def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     """What `choose` needs to know, by telling neighbours: the same at every node.
 
-    Three sums of one number a node, over the tree where links hold, else by gossip; and one maximum, which floods the graph. Where
-    that is more than twice the mean and links hold, everybody's L_i. Of a batch of instances it is the worst.
+    Three sums of one number a node, over the tree where links hold, else by gossip; and one maximum, which floods the graph.
+    Where that is more than twice the mean and links hold, everybody's L_i. Of a batch of instances it is the worst.
     """
     L, n = problem.lipschitz(), net.topology.n
     pooled = pooled_guess(problem, n)

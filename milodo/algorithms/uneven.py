@@ -42,8 +42,8 @@ class Priced:
 
 
 def priced(curvatures: Sequence[float], net: Network, longer: float) -> Priced | None:
-    """Steps up to so many times as long as the shortest, τ_i = L/max(L_i, L/longer), over the fewest rounds that are enough; None if
-    none are."""
+    """Steps up to so many times as long as the shortest, τ_i = L/max(L_i, L/longer), over the fewest rounds that are enough;
+    None if none are."""
     L_i = np.array(curvatures)
     L = float(L_i.max())
     with np.errstate(divide="ignore"):

@@ -77,8 +77,8 @@ class Mixing:
 class Uneven(Mixing):
     """Of nodes whose steps are τ_i times as long as others': a_ij = w_ij 2τ_i/(τ_i + τ_j), which is W where all τ are one.
 
-    τ_i⁻¹ a_ij = τ_j⁻¹ a_ji, so with D = Diag(τ) I - A is D^½ P D^-½, P symmetric, P_ij = -w_ij 2√(τ_i τ_j)/(τ_i + τ_j), and has its
-    eigenvalues: 0 on consensus, the others positive and at most 2 max_i Σ_j w_ij, since each edge adds
+    τ_i⁻¹ a_ij = τ_j⁻¹ a_ji, so with D = Diag(τ) I - A is D^½ P D^-½, P symmetric, P_ij = -w_ij 2√(τ_i τ_j)/(τ_i + τ_j), and has
+    its eigenvalues: 0 on consensus, the others positive and at most 2 max_i Σ_j w_ij, since each edge adds
     2 w_ij (√τ_i u_i - √τ_j u_j)²/(τ_i + τ_j) <= 2 w_ij (u_i² + u_j²) to u'Pu. Σ_i τ_i⁻¹ (x - A x)_i = 0.
     """
 
