@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         ODAPG,
         AcceleratedED,
         Algorithm,
+        Guarded,
+        GuardedED,
         PGExtra,
         PrimalDual,
         ProxATC,
@@ -71,12 +73,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADMM", "APAPC", "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Bits",
-    "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Facts", "Family", "InvalidInput", "LPGExtra", "Lasso",
-    "Learned", "LeastSquares", "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer",
-    "Outage", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "Reference", "Regularizer",
-    "Remembering", "Result", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG",
-    "TreeObserver", "Zero", "choose", "degraded", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum",
-    "save_optimizer", "solve",
+    "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Facts", "Family", "Guarded", "GuardedED",
+    "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares", "Link", "Logistic", "LogisticRegression", "MiLoDo",
+    "Network", "Neural", "NonNegative", "Observer", "Outage", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD",
+    "ProxED", "ProxLEAD", "Reference", "Regularizer", "Remembering", "Result", "StackedNetwork", "StackedObserver", "Status",
+    "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "choose", "degraded", "instance_seeds", "iterate",
+    "learn", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
 
 ROOMS = (

@@ -5,6 +5,8 @@ from milodo.algorithms.admm import ADMM
 from milodo.algorithms.apapc import APAPC
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.dapg import DAPG
+from milodo.algorithms.guard import Guarded
+from milodo.algorithms.guarded_ed import GuardedED
 from milodo.algorithms.lepdo import LEPDO
 from milodo.algorithms.odapg import ODAPG
 from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Given, Parameter, StepSize
@@ -28,6 +30,7 @@ METHODS: dict[str, type[Algorithm]] = {
     "primal-dual": PrimalDual,
     "lepdo": LEPDO,
     "accelerated-ed": AcceleratedED,
+    "guarded-ed": GuardedED,
     "tree-apg": TreeAPG,
     "tree-newton": TreeNewton,
     "flood-apg": FloodAPG,
@@ -38,6 +41,6 @@ METHODS: dict[str, type[Algorithm]] = {
 
 __all__ = [
     "ADMM", "APAPC", "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor",
-    "FloodAPG", "Fraction", "Given", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD",
-    "Remembering", "StepSize", "TreeAPG", "TreeNewton",
+    "FloodAPG", "Fraction", "Given", "Guarded", "GuardedED", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD",
+    "ProxED", "ProxLEAD", "Remembering", "StepSize", "TreeAPG", "TreeNewton",
 ]  # fmt: skip

@@ -13,9 +13,10 @@ from milodo.algorithms.base import Algorithm
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
 from milodo.algorithms.tree_newton import INNER, TreeNewton, half
+from milodo.algorithms.uneven import uneven
 from milodo.errors import InvalidInput, unknown
 from milodo.network import Bits, Cast, Network
-from milodo.network.averaging import averaging, enough
+from milodo.network.averaging import Averaging, averaging, enough
 from milodo.network.consensus import average, maximum
 from milodo.problems import Problem
 from milodo.types import NodeScalar
@@ -43,6 +44,8 @@ WORK = 1.5
 """Gradients that an iteration on sums is worth: one, and a value."""
 CROWD = 64
 """Nodes up to which everybody may tell everybody."""
+DIFFERENT, TOLD = 2.0, 64
+"""Times the mean curvature that the largest must be for nodes to tell each other theirs, and how many nodes do so at most."""
 HARDER = 3.0
 """By how much a problem may be harder than nodes guess."""
 
@@ -65,6 +68,8 @@ class Facts:
     """Iterations that Newton's method will need; None where problems do not know their Hessians."""
     gradient: float = 0.0
     """Seconds that a gradient takes at the slowest node; 0 where nobody has measured it."""
+    curvatures: tuple[float, ...] | None = None
+    """The Lipschitz constants of all nodes, where they differ so much that everybody has to know them."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class Candidate:
     """One way, and what an iteration of it costs."""
 
     name: str
-    parameters: dict[str, float | int]
+    parameters: dict[str, Any]
     """By which `made` makes it again."""
     iterations: float
     """Predicted."""
@@ -142,11 +147,11 @@ def _said(cost: float, pay: str) -> str:
     return amount(round(cost)) if pay == "bytes" else f"{cost:,.0f} rounds" if pay == "rounds" else f"{cost:.3g} s"
 
 
-def made(parameters: dict[str, float | int]) -> Algorithm:
+def made(parameters: dict[str, Any]) -> Algorithm:
     """The method that was chosen: with a step size gossip, else sums, by all or over a tree, of curvatures where it says so."""
     own = {name: value for name, value in parameters.items() if name not in ("bits", "flood", "newton")}
     sums = FloodAPG() if "flood" in parameters else TreeNewton() if "newton" in parameters else TreeAPG()
-    method, bits = AcceleratedED(**own) if own else sums, int(parameters["bits"])  # type: ignore[arg-type]
+    method, bits = AcceleratedED(**own) if own else sums, int(parameters["bits"])
     return Remembering(method, Cast(torch.float16) if bits == 16 else Bits(bits))
 
 
@@ -217,22 +222,32 @@ def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candi
     else:
         fewest = enough("fitted", net, ENOUGH).rounds
         ways = [averaging("fitted", net, K) for K in range(fewest, fewest + MORE + 1)]
-    found = []
-    for A in ways:
-        bits = next((b for most, b in BITS if A.amplifies <= most), None)
-        if bits is None:
-            continue
-        form, theta = Bits(bits), A.contraction
-        gamma = 1.2 / facts.L if failing else step_size(facts.L, facts.mean, theta)
-        size = form.size(d, net.dtype)
-        seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth) + facts.gradient
-        found.append(
-            Candidate(
-                f"{AcceleratedED.label} (K = {A.rounds}) in {form}", {"gamma": gamma, "K": A.rounds, "bits": bits},
-                slower(facts, theta), A.messages * size, A.rounds, seconds,
-            )
-        )  # fmt: skip
-    return found
+    gammas = [1.2 / facts.L if failing else step_size(facts.L, facts.mean, A.contraction) for A in ways]
+    found = [
+        _gossip({"gamma": gamma, "K": A.rounds}, A, slower(facts, A.contraction), facts, net, d, link, "")
+        for A, gamma in zip(ways, gammas, strict=True)
+    ]
+    best = None if failing or facts.curvatures is None else uneven(facts.curvatures, net)
+    if best is not None:
+        method, theta = best.method, best.contraction
+        parameters = {"gamma": method.gamma, "K": method.K, "steps": method.steps}
+        iterations = slower(replace(facts, L=min(facts.L, 1.2 * best.effective)), theta)
+        found.append(_gossip(parameters, method.A(net), iterations, facts, net, d, link, ", own steps"))
+    return [candidate for candidate in found if candidate is not None]
+
+
+def _gossip(
+    own: dict[str, Any], A: Averaging, iterations: float, facts: Facts, net: Network, d: int, link: Link | None, remark: str
+) -> Candidate | None:
+    """Accelerated-ED in as many bits as A needs; None if no number of bits is enough."""
+    bits = next((b for most, b in BITS if A.amplifies <= most), None)
+    if bits is None:
+        return None
+    form = Bits(bits)
+    size = form.size(d, net.dtype)
+    seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth) + facts.gradient
+    name = f"{AcceleratedED.label} (K = {A.rounds}{remark}) in {form}"
+    return Candidate(name, {**own, "bits": bits}, iterations, A.messages * size, A.rounds, seconds)
 
 
 DUALS = 9.0
@@ -253,8 +268,8 @@ def slower(facts: Facts, theta: float) -> float:
 def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     """What `choose` needs to know, by telling neighbours: the same at every node.
 
-    Three sums of one number a node, over the tree where links hold, else by gossip; and one maximum, which floods the graph. Of a
-    batch of instances it is the worst.
+    Three sums of one number a node, over the tree where links hold, else by gossip; and one maximum, which floods the graph.
+    Where that is more than twice the mean and links hold, everybody's L_i. Of a batch of instances it is the worst.
     """
     L, n = problem.lipschitz(), net.topology.n
     pooled = pooled_guess(problem, n)
@@ -262,8 +277,17 @@ def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     mean = net.total(own) / n if reliable and net.outage is None else average(net, own)
     largest = maximum(net, L.unsqueeze(-1))
     L_mean, guess, iterations = (float(part.max()) for part in mean.unbind(-1))
+    holds, most = reliable and net.outage is None, float(largest.max())
+    told = everybodys(L, net) if holds and n <= TOLD and most > DIFFERENT * L_mean else None
     newton = None if not problem.knows_hessian else QUADRATIC if problem.quadratic else BENDING
-    return Facts(float(largest.max()), L_mean, min(guess, L_mean), iterations, reliable and net.outage is None, newton)
+    return Facts(most, L_mean, min(guess, L_mean), iterations, holds, newton, curvatures=told)
+
+
+def everybodys(L: NodeScalar, net: Network) -> tuple[float, ...]:
+    """L_i of all nodes, the largest of a batch of instances, by a sum in which each has a place of its own."""
+    place = torch.eye(net.topology.n, dtype=L.dtype, device=L.device)[list(net.nodes)]
+    every = net.total(L.unsqueeze(-1) * place)[..., 0, :]
+    return tuple(every.reshape(-1, net.topology.n).amax(0).tolist())
 
 
 def pooled_guess(problem: Problem, n: int) -> NodeScalar:

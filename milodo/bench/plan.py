@@ -170,9 +170,11 @@ class Planner:
         network = self.experiment.network
         rehearsal = network.network(seed=self.experiment.seed, dtype=self.family.judged_in, device=self.device)
         every = [learn(problem, rehearsal) for problem in self._race_problems()]
+        told = [each.curvatures for each in every]
         facts = Facts(
             *(max(getattr(each, key) for each in every) for key in ("L", "mean", "pooled", "sums")),
             reliable=not network.outage, newton=every[0].newton,
+            curvatures=None if None in told else tuple(map(max, zip(*told, strict=True))),
         )  # fmt: skip
         chosen = choose(method.price, facts, self.net, self.family.d, network.link)
         self.progress(f"choose for {method.price}", 1.0, chosen.why)

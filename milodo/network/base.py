@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self
 
 import networkx as nx
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, whole
 from milodo.network.channels import Channel, Format, Outage, message_format
+from milodo.network.levels import Levels
 from milodo.network.memory import Memory, Slot, decoded, encoded, size, understood
 from milodo.network.routes import Route, Routes
 from milodo.network.traffic import Traffic
 from milodo.topology import Mixing, Topology, topology
 from milodo.topology import weights as edge_weights
+from milodo.topology.mixing import Uneven, uneven
 from milodo.types import EdgeTensor, NodeTensor
 
 
@@ -54,6 +57,8 @@ class Network(ABC):
     outage: Outage | None = None
     memory: Memory | None = None
     """Of one iteration of a method that remembers what was said (`remembering`)."""
+    levels: Levels | None = None
+    """Of one iteration of a method whose nodes may be at different ones (`among`)."""
 
     def __init__(
         self,
@@ -143,11 +148,39 @@ class Network(ABC):
         net.memory = memory
         return net
 
+    def weighing(self, tau: tuple[float, ...]) -> Self:
+        """The same, mixing as suits nodes whose steps are τ_i times as long as others' (`Uneven`)."""
+        net = copy(self)
+        net.mixing = uneven(self.mixing, tau)
+        net.w = _weights(net.mixing, self.routes, self.dtype, self.device)
+        return net
+
+    def among(self, levels: Levels) -> Self:
+        """The same, where a node hears only neighbours at its own level; for one iteration."""
+        net = copy(self)
+        net.levels = levels
+        return net
+
     @abstractmethod
     def _carry(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
         """The transport: what arrives of a message along a route, over the edges that are up (all of them unless said)."""
 
     def _exchange(self, x: Tensor, route: Route, exact: int = 0) -> Exchanged:
+        """One round; what comes from another level counts as not heard, like what a link that is down does not carry."""
+        if self.levels is None:
+            return self._sent(x, route, exact)
+        by_node = route is self.routes.of_nodes
+        own = self.levels.own if by_node else self.spread(self.levels.own)
+        said, heard, up, each = self._sent(torch.cat((x, own), dim=-1), route, exact + 1)
+        said, heard, theirs = said[..., :-1], heard[..., :-1], heard[..., -1:].detach()
+        alike = theirs == (self.spread(own) if by_node else own)
+        self.levels.hear(self.max(theirs))
+        if bool(alike.all()):
+            return Exchanged(said, heard, up, each)
+        own_words = self.spread(said) if by_node and not each else said
+        return Exchanged(said, torch.where(alike, heard, own_words), alike if up is None else alike & up, each)
+
+    def _sent(self, x: Tensor, route: Route, exact: int) -> Exchanged:
         """The one way to send: shortened, counted, carried, and not heard where a link is down. One round.
 
         The last `exact` columns are numbers that must arrive as they are, whatever the format.
@@ -369,6 +402,14 @@ class Network(ABC):
         """Numbers [n, d] in [0, 1), evenly distributed, that depend on the iteration and the node's id alone."""
         rows = [np.random.default_rng([k, node]).random(d) for node in self.nodes]
         return torch.from_numpy(np.stack(rows)).to(self.device)
+
+
+@lru_cache(maxsize=64)
+def _weights(mixing: Uneven, routes: Routes, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """a_ij on the arcs held here [m, 1]."""
+    arcs = routes.arcs
+    a = mixing.over(arcs[:, 0], arcs[:, 1], mixing.w[routes.edge_of(arcs)])
+    return torch.from_numpy(a).to(device, dtype).unsqueeze(-1)
 
 
 def degraded(net: Network, *, outage: float = 0.0, messages: str = "full", seed: int = 0) -> Network:

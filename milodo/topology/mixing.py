@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -71,6 +71,42 @@ class Mixing:
         if self.topology.n <= DENSE:
             return self.eigenvalues
         return (self.low + self.high) / 2 + (self.high - self.low) / 2 * np.cos(np.pi * (np.arange(count) + 0.5) / count)
+
+
+@dataclass(frozen=True, eq=False)
+class Uneven(Mixing):
+    """Of nodes whose steps are τ_i times as long as others': a_ij = w_ij 2τ_i/(τ_i + τ_j), which is W where all τ are one.
+
+    τ_i⁻¹ a_ij = τ_j⁻¹ a_ji, so with D = Diag(τ) I - A is D^½ P D^-½, P symmetric, P_ij = -w_ij 2√(τ_i τ_j)/(τ_i + τ_j), and has
+    its eigenvalues: 0 on consensus, the others positive and at most 2 max_i Σ_j w_ij, since each edge adds
+    2 w_ij (√τ_i u_i - √τ_j u_j)²/(τ_i + τ_j) <= 2 w_ij (u_i² + u_j²) to u'Pu. Σ_i τ_i⁻¹ (x - A x)_i = 0.
+    """
+
+    tau: np.ndarray
+
+    def over(self, i: np.ndarray, j: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """a_ij, from w_ij."""
+        return w * 2 * self.tau[i] / (self.tau[i] + self.tau[j])
+
+    @cached_property
+    def eigenvalues(self) -> np.ndarray:
+        n, (i, j) = self.topology.n, self.topology.ends
+        if n > DENSE:
+            raise InvalidInput(
+                f"steps that differ from node to node need all eigenvalues, and {self.topology} has too many nodes."
+            )
+        need_memory(8 * MATRICES * n**2, f"the mixing matrix of {self.topology}", "Ask for a smaller graph.")
+        P = np.zeros((n, n))
+        P[i, j] = P[j, i] = -2 * self.w * np.sqrt(self.tau[i] * self.tau[j]) / (self.tau[i] + self.tau[j])
+        np.add.at(P, (i, i), self.over(i, j, self.w))
+        np.add.at(P, (j, j), self.over(j, i, self.w))
+        return np.linalg.eigvalsh(P)[1:]  # the lowest is that of consensus
+
+
+@lru_cache(maxsize=64)
+def uneven(mixing: Mixing, tau: tuple[float, ...]) -> Uneven:
+    """The same weights, for steps that differ."""
+    return Uneven(mixing.topology, mixing.w, np.array(tau))
 
 
 def dense(topology: Topology, w: np.ndarray) -> np.ndarray:
