@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self
@@ -16,8 +16,9 @@ from torch import Tensor
 from milodo.errors import InvalidInput, quoted, whole
 from milodo.network.channels import Channel, Format, Outage, message_format
 from milodo.network.levels import Levels
-from milodo.network.memory import Memory, Slot, decoded, encoded, size, understood
+from milodo.network.memory import Memory, Slot, beside, decoded, encoded, plus, size, understood
 from milodo.network.routes import Route, Routes
+from milodo.network.sums import Sums
 from milodo.network.traffic import Traffic
 from milodo.topology import Mixing, Topology, topology
 from milodo.topology import weights as edge_weights
@@ -36,7 +37,7 @@ class Exchanged(NamedTuple):
     """Whether what nodes said is there by arc: links that fail make each neighbour understand something else."""
 
 
-class Network(ABC):
+class Network(Sums):
     """The links of the nodes held here, as they are in one iteration.
 
     swap(e)_ij = e_ji            the only operation that crosses the boundary of a node
@@ -218,10 +219,10 @@ class Network(ABC):
         if memory.rehearsing:
             memory.keep(slot)
             nothing = slot.heard.new_zeros(*slot.heard.shape[:-1], x.shape[-1])
-            return Exchanged(_with(slot.said, x, d), nothing, None, each)
+            return Exchanged(beside(slot.said, x, d), nothing, None, each)
         self._count(route, x, memory.form, exact, up)
-        said, heard = self._say(_with(x[..., :d] - slot.said, x, d), route, memory.form, exact, up)
-        said, heard = _plus(slot.said, said, d), _plus(slot.heard, heard, d)
+        said, heard = self._say(beside(x[..., :d] - slot.said, x, d), route, memory.form, exact, up)
+        said, heard = plus(slot.said, said, d), plus(slot.heard, heard, d)
         new_said, new_heard = memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d])
         if up is None:
             memory.keep(Slot(new_said, new_heard))
@@ -296,102 +297,6 @@ class Network(ABC):
         """W x in the form that stays row-stochastic in any precision (eq. robust-implementation). One round."""
         return x - self.lap(x)
 
-    def total(self, x: NodeTensor, exact: int = 0) -> NodeTensor:
-        """Σ_j x_j over all nodes, the very same numbers at every node.
-
-        Partial sums go up the spanning tree and the total comes down: one message up and one down each edge of the tree, in as
-        many rounds as the tree is high, twice. The last `exact` columns are added up as they are, whatever the format.
-        """
-        form, memory = self._begin_sum("a sum over a spanning tree", (*self.routes.up, *self.routes.down), x, exact)
-        if memory is not None:
-            return self._remembered_total(x, exact, memory)
-        return x if self._rehearsing else _Total.apply(x, lambda x: self._scatter(self._gather(x, form, exact), form, exact))
-
-    @property
-    def _rehearsing(self) -> bool:
-        return self.memory is not None and self.memory.rehearsing
-
-    def _begin_sum(self, what: str, hops: Sequence[Route], x: NodeTensor, exact: int) -> tuple[Format | None, Memory | None]:
-        """Refuses links that cannot carry it, counts its rounds, and says how its messages travel and what remembers them."""
-        if self.outage is not None:
-            raise InvalidInput(
-                f"{what} breaks if one message is lost, and links are down {self.outage.p:.0%} of the time "
-                "here. Use a method that gossips, e.g. accelerated-ed."
-            )
-        if self.memory is None and self.format is not None and self.format.sparse:
-            raise InvalidInput(
-                f"{what} needs every coordinate, and these messages leave most of them out. "
-                "Use messages = 'float32' or shorter, or a method that gossips, e.g. accelerated-ed."
-            )
-        memory = self.memory if x.shape[-1] > exact else None  # nothing is remembered of what is always told in full
-        form = memory.form if memory is not None else self.format if x.shape[-1] > exact else None
-        if not self._rehearsing:
-            for hop in hops:
-                self._count(hop, x, form, exact)
-        return form, memory
-
-    def total_by_all(self, x: NodeTensor, exact: int = 0) -> NodeTensor:
-        """Σ_j x_j over all nodes like `total`, where everybody tells everybody: half the rounds on graphs without a middle, such
-        as rings, and n/2 times as many messages. What a node says is passed on as it is, and added up in one order by all."""
-        form, memory = self._begin_sum("a sum of what everybody says", self.routes.flood, x, exact)
-        if memory is None:
-            return x if self._rehearsing else _Total.apply(x, lambda x: _summed(self._told(x, form, exact), x))
-        d = x.shape[-1] - exact
-        slot = memory.recall(x, x.shape[-2], self.topology.n, d)
-        assert slot.heard is not None
-        if memory.rehearsing:
-            memory.keep(slot)
-            return torch.zeros_like(x)
-        told = _plus(slot.heard, self._told(_with(x[..., :d] - slot.said, x, d), form, exact), d)
-        memory.keep(Slot(told[..., self.nodes, :d], told[..., :d]))
-        return _summed(told, x)
-
-    def _told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
-        """What every node says, as all understand it [*batch, nodes of the whole network, d]."""
-        message = x if form is None else encoded(form, x, exact)
-        n, own = self.topology.n, torch.tensor([row * self.topology.n + node for row, node in enumerate(self.nodes)])
-        known = message.new_zeros(*message.shape[:-2], self.n * n, message.shape[-1]).index_copy(-2, own, message)
-        for hop in self.routes.flood:
-            known = known.index_copy(-2, hop.receivers, self._carry(known, hop))
-        known = known[..., :n, :]  # all nodes held here have heard the same
-        return known if form is None else decoded(form, known, x.shape[-1], exact, x)
-
-    def _remembered_total(self, x: NodeTensor, exact: int, memory: Memory) -> NodeTensor:
-        """A replica for each edge of the tree on the way up, and one for all of the total."""
-        d = x.shape[-1] - exact
-        for hop in self.routes.up:
-            part = x.index_select(-2, hop.senders)
-            slot = memory.recall(x, part.shape[-2], hop.arrivals, d)
-            assert slot.heard is not None
-            if not memory.rehearsing:
-                said, heard = self._say(_with(part[..., :d] - slot.said, part, d), hop, memory.form, exact)
-                said, heard = _plus(slot.said, said, d), _plus(slot.heard, heard, d)
-                x = x.index_add(-2, hop.receivers, heard)
-                slot = Slot(memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d]))
-            memory.keep(slot)
-        if not self.routes.up:  # alone
-            return x
-        slot = memory.recall(x, x.shape[-2], None, d)
-        if not memory.rehearsing:
-            x = _plus(slot.said, self._scatter(_with(x[..., :d] - slot.said, x, d), memory.form, exact), d)
-            slot = Slot(memory.learned(slot.said, x[..., :d]), None)
-        memory.keep(slot)
-        return x
-
-    def _gather(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
-        """Partial sums, up to the root."""
-        for hop in self.routes.up:
-            x = x.index_add(-2, hop.receivers, self._say(x.index_select(-2, hop.senders), hop, form, exact)[1])
-        return x
-
-    def _scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
-        """What the root has, down to all. A message goes on as it came, and the root, too, goes on with what it says: everybody
-        has the very same numbers."""
-        message = x if form is None or not self.routes.down else encoded(form, x, exact)
-        for hop in self.routes.down:
-            message = message.index_copy(-2, hop.receivers, self._carry(message.index_select(-2, hop.senders), hop))
-        return message if form is None or not self.routes.down else decoded(form, message, x.shape[-1], exact, x)
-
     def randn(self, *shape: int, seed: int) -> Tensor:
         """Standard normal numbers [n, *shape] that depend on the seed and the node's id, not on the process that holds it."""
         seed = whole("seed", seed)
@@ -417,35 +322,6 @@ def degraded(net: Network, *, outage: float = 0.0, messages: str = "full", seed:
     form = message_format(messages)
     channels = [*([Outage(outage, seed)] if outage else []), *([form] if form else [])]
     return net.through(*channels) if channels else net
-
-
-def _with(body: Tensor, x: Tensor, d: int) -> Tensor:
-    """Coordinates, and behind them the columns of x that are not."""
-    return body if x.shape[-1] == d else torch.cat((body, x[..., d:]), dim=-1)
-
-
-def _plus(replica: Tensor, x: Tensor, d: int) -> Tensor:
-    """x with the replica added to its coordinates."""
-    return _with(replica + x[..., :d], x, d)
-
-
-def _summed(told: Tensor, like: NodeTensor) -> NodeTensor:
-    """Row after row, so that every process rounds alike; at each of its nodes."""
-    first, *others = told.unbind(-2)
-    return sum(others, start=first).unsqueeze(-2).expand_as(like).contiguous()
-
-
-class _Total(torch.autograd.Function):
-    """The sum at every node is 11ᵀ, which is symmetric: its own adjoint."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.total = total
-        return total(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _Total.apply(grads[0], ctx.total), None
 
 
 class _Swap(torch.autograd.Function):

@@ -98,3 +98,13 @@ def _as_bytes(x: Tensor) -> Tensor:
 
 def _from_bytes(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if dtype == torch.uint8 else x.clone(memory_format=torch.contiguous_format).view(dtype)
+
+
+def beside(body: Tensor, x: Tensor, d: int) -> Tensor:
+    """Coordinates, and behind them the columns of x that are not."""
+    return body if x.shape[-1] == d else torch.cat((body, x[..., d:]), dim=-1)
+
+
+def plus(replica: Tensor, x: Tensor, d: int) -> Tensor:
+    """x with the replica added to its coordinates."""
+    return beside(replica + x[..., :d], x, d)
