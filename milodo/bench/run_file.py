@@ -26,7 +26,8 @@ Entries = TypeVar("Entries")
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Parameters = dict[str, Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | Number | tuple[Positive, ...]]
+EachNode = Annotated[tuple[Positive, ...], Field(strict=False)]  # JSON has lists alone
+Parameters = dict[str, Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | Number | EachNode]
 """All of them or none: a method with half of its step sizes is another method."""
 
 

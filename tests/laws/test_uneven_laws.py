@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from test_algorithm_laws import close, run, start
 from milodo.algorithms import AcceleratedED, GuardedED, Remembering
 from milodo.algorithms.auto import choose, everybodys, gossips, learn, made
 from milodo.algorithms.uneven import LONGER, priced, uneven
+from milodo.bench.run_file import MethodFacts
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
 from milodo.network import Bits, StackedNetwork, degraded
@@ -127,6 +129,8 @@ def test_auto_considers_them_and_makes_what_it_says():
     assert own.cost("rounds") < alike.cost("rounds")
     method = made(own.parameters)
     assert method.method == uneven(facts.curvatures, net).method  # type: ignore[attr-defined, union-attr]
+    kept = MethodFacts.model_validate(json.loads(json.dumps({"parameters": own.parameters}))).parameters
+    assert kept is not None and made(kept) == method  # as a run's file has it
     # And it is cheaper: rounds until all nodes are within 1e-4 of the optimum.
     best = optimum(problem).x.unsqueeze(-2)
 
