@@ -29,8 +29,9 @@ def refused(build, name, key, value) -> str:
 
 
 def test_every_parameter_is_searched_and_nothing_else(name):
-    """But for the way to average, which is another method's as well as this one's: an experiment names it."""
-    assert {field.name for field in fields(METHODS[name])} - {"over"} == set(METHODS[name].space)
+    """But for what is named, not searched: the way to average, and constants that follow from it and the graph unless given."""
+    named = {"over", "momentum", "dual", "steps", "floor"}
+    assert {field.name for field in fields(METHODS[name])} - named == set(METHODS[name].space)
     assert all(field.kw_only for field in fields(METHODS[name]))
 
 
