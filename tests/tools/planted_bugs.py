@@ -115,12 +115,12 @@ BUGS = [
     Bug("algorithms/rule.py", "e = state.x if beta is None else state.x + beta * (state.x - state.last)", "e = state.x", "laws/test_rule_laws.py"),
     Bug("learned/per_node.py", "if graph == self.topology:", "if graph.n == self.topology.n:", "test_learned_kinds.py"),
     Bug("tree.py", "return tree_map(lambda part: part.index_select(0, rows), tree)", "return tree", "test_tree.py test_tuning.py"),
-    Bug("network/base.py", "memory.keep(Slot(torch.where(up, said[..., :d], slot.said), torch.where(up, heard[..., :d], slot.heard)))", "memory.keep(Slot(said[..., :d], torch.where(up, heard[..., :d], slot.heard)))", REM),
-    Bug("network/base.py", "slot = Slot(_plus(slot.said, said, d)[..., :d], slot.heard + heard[..., :d])", "slot = Slot(part[..., :d], slot.heard + heard[..., :d])", REM),
+    Bug("network/base.py", "memory.keep(Slot(torch.where(up, new_said, slot.said), torch.where(up, new_heard, slot.heard)))", "memory.keep(Slot(new_said, torch.where(up, new_heard, slot.heard)))", REM),
+    Bug("network/sums.py", "slot = Slot(memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d]))", "slot = Slot(part[..., :d], memory.learned(slot.heard, heard[..., :d]))", REM),
     Bug("network/channels.py", "return -(-d // together) * (together * b // 8)", "return d * b // 8", f"{REM} laws/test_channel_laws.py"),
     Bug("network/averaging.py", "found = found + c * d", "found = found + abs(c) * d", "laws/test_averaging_laws.py"),
     Bug("algorithms/tree_apg.py", "seen=torch.where(fine, seen, state.seen)", "seen=seen", "laws/test_tree_laws.py -k keeps"),
-    Bug("algorithms/tree_apg.py", "curved = f_x - f_e - slope", "curved = f_x - f_e", f"{ALG} {REM}"),
+    Bug("algorithms/tree_apg.py", "bent = f_x - f_e - slope", "bent = f_x - f_e", f"{ALG} {REM}"),
 ]  # fmt: skip
 
 
