@@ -149,7 +149,8 @@ def test_a_node_that_dies_or_hangs_stops_all_and_the_run_goes_on_from_its_snapsh
     code, error, seconds, workers = launch_and_break(tmp_path, kind, timeout=timeout)
     assert code == 3, error
     assert "node 2 (rank 2)" in error and "--resume" in error and "go on from iteration" in error and "in iteration" in error
-    assert kind == signal.SIGKILL or f"a timeout of {timeout:g} s" in error
+    # Of a node that hangs the first to speak may be its neighbour, or, on a busy machine, who then misses that neighbour.
+    assert kind == signal.SIGKILL or f"a timeout of {timeout:g} s" in error or "node 2 (rank 2) hangs or has ended" in error
     assert seconds < 200.0, "a death is seen without waiting for the timeout, and hanging soon after it"
     assert not any(alive(pid) for pid in workers)
     assert not [path for path in (tmp_path / "real").rglob(".*")], "half-written files"
