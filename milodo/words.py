@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 _PREFIXES = (
     (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"),
 )  # fmt: skip
 
 
-def settings(parameters: Mapping[str, float]) -> list[str]:
+def settings(parameters: Mapping[str, Any]) -> list[str]:
     """Of a method, one by one.
 
     >>> settings({"gamma": 0.03001, "K": 2})
     ['gamma = 0.03', 'K = 2']
     """
-    return [f"{name} = {f'{value:.3g}' if isinstance(value, float) else value}" for name, value in parameters.items()]
+    return [f"{name} = {_short(value)}" for name, value in parameters.items()]
 
 
-def brief(parameters: Mapping[str, float]) -> str:
+def _short(value: Any) -> str:
+    if isinstance(value, tuple):  # one a node
+        return f"{min(value):.3g} to {max(value):.3g}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def brief(parameters: Mapping[str, Any]) -> str:
     """gamma = 0.03, K = 2"""
     return ", ".join(settings(parameters))
 

@@ -26,7 +26,7 @@ from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
 from milodo.tree import selected
 
-Parameters = dict[str, float | int]
+Parameters = dict[str, Any]
 Make = Callable[[Mapping[str, Any]], Algorithm]
 """A method from its parameters."""
 Progress = Callable[[float], None]
