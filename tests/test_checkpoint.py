@@ -40,6 +40,12 @@ def saved(tmp_path):
     return path
 
 
+def test_what_was_trained_at_one_node_alone_is_read_again(tmp_path):
+    save_optimizer(Plus("ring(1)", hidden=3), tmp_path / "alone.safetensors", good_for="tests", training={})
+    again, card = load_optimizer(tmp_path / "alone")
+    assert card.topology.n == 1 and again.fits(topology("grid(3x3)")) is None
+
+
 def edit(path, **changes):
     """The card of these weights, changed."""
     card = path.with_suffix(".json")

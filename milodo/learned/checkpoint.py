@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from milodo.errors import InvalidInput, quoted, shortened, unknown
 from milodo.files import FORMAT, atomic, is_file, read_versioned_json, write_json
 from milodo.learned import LEARNED, Learned
-from milodo.topology import Topology
+from milodo.topology import Topology, topology
 
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 """What is shipped with the package."""
@@ -158,7 +158,8 @@ def load_optimizer(name: str | Path) -> tuple[Learned, Card]:
             "Copy both files again."
         )
     try:
-        graph = Topology.from_edges(card.topology.edges, card.topology.name)
+        edges = card.topology.edges
+        graph = Topology.from_edges(edges, card.topology.name) if edges else topology("ring(1)")  # a node alone has none
         if graph.n != card.topology.n or graph.fingerprint != card.topology.fingerprint:
             raise InvalidInput("its topology does not match its fingerprint")
         kind, dtype = LEARNED[card.kind], getattr(torch, card.weights.dtype)
