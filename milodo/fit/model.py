@@ -50,23 +50,37 @@ class Plan:
     every: int = LOOKS["gossip"]
 
 
+@dataclass(frozen=True)
+class Known:
+    """What sites have told each other already, on the way to a penalty."""
+
+    scaled: Scaling
+    plan: Plan
+    x: Point
+    """Where to begin: the minimum, more or less."""
+    curvature: Tensor | None = None
+    """H̄, where it is the same everywhere."""
+
+
 @torch.no_grad()
 def fit_model(
     features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, net: Network, observer: Observer,
     *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, keeper: Keeper | None = None,
     progress: Callable[[int, float], None] | None = None, announce: Callable[[Plan], None] | None = None,
+    known: Known | None = None,
 ) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
-    are 0 and 1."""
+    are 0 and 1. What is known need not be told again."""
     begun = time.perf_counter()
     total = total_of(net, reliable=task.links == "reliable")
-    scaled = scaling(features, targets, total, centre=task.intercept or task.standardise)
+    scaled = known.scaled if known else scaling(features, targets, total, centre=task.intercept or task.standardise)
     reg = penalty(task.l1, None if task.standardise else scaled.scale[0])
     problem = pooled_problem(task.loss, features, targets, scaled, reg, n=net.topology.n, intercept=task.intercept)
-    plan = plan_for(task, problem, net)
+    plan = known.plan if known else plan_for(task, problem, net)
     if announce:
         announce(plan)
-    units, x, done, status = Units.of(problem, observer), _start(problem, scaled), 0, Status.RUNNING
+    x = problem.everywhere(known.x).clone() if known else start_of(problem, scaled)
+    units, done, status = Units.of(problem, observer), 0, Status.RUNNING
     judge = Judge(problem, observer, steps=task.iterations, tolerance=task.tolerance)
     watch = partial(refuse_separated, problem, observer) if task.l1 == 0 and not problem.attained else None
 
@@ -79,7 +93,7 @@ def fit_model(
         return off
 
     if plan.algorithm is None:
-        point, left, done = Newton(problem, total, net.topology.n).run(x[0], off_at, task.tolerance)
+        point, left, done = Newton(problem, total, net.topology.n).run(x[0], off_at, task.tolerance, known and known.curvature)
         x, status = problem.everywhere(point).clone(), Status.CONVERGED if left <= task.tolerance else Status.RUNNING
     if status is Status.RUNNING:
         # Moments of columns that are almost the same lose digits: then gradients of the data themselves go on from there.
@@ -91,12 +105,11 @@ def fit_model(
         x, status, done = result.x, result.status, done + result.k
     answer = problem.settled(mean_point(x, observer), observer)
     off = off_by(problem, problem.everywhere(answer), observer, units)
-    mean, scale = scaled.mean[0], scaled.scale[0]
-    w = answer[: len(scale)] / scale
-    shift = float(answer[-1] + scaled.target[0] * problem.translates) if task.intercept else 0.0
+    w, shift = in_units(answer, problem, scaled, task.intercept)
+    scale = scaled.scale[0]
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
-        columns=columns, coefficients=w.tolist(), intercept=shift - float(w @ mean),
+        columns=columns, coefficients=w.tolist(), intercept=shift,
         standardised=answer[: len(scale)].tolist() if task.standardise else None,
         classes=classes, samples=int(scaled.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters or {},
@@ -107,7 +120,14 @@ def fit_model(
     )  # fmt: skip
 
 
-def _start(problem: LinearModel, scaled: Scaling) -> NodeTensor:
+def in_units(x: Point, problem: LinearModel, scaled: Scaling, intercept: bool) -> tuple[Tensor, float]:
+    """Coefficients and intercept in the units of the data."""
+    w = x[: scaled.scale.shape[-1]] / scaled.scale[0]
+    shift = float(x[-1] + scaled.target[0] * problem.translates) if intercept else 0.0
+    return w, shift - float(w @ scaled.mean[0])
+
+
+def start_of(problem: LinearModel, scaled: Scaling) -> NodeTensor:
     """No feature, and the intercept that is best then, which every node knows already."""
     start = problem.start()
     if problem.reg.spares and not problem.translates:  # where targets are centred, it is 0

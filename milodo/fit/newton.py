@@ -55,9 +55,12 @@ class Newton:
     n: int
 
     @torch.no_grad()
-    def run(self, x: Point, off: Callable[[int, Point], float], tolerance: float) -> tuple[Point, float, int]:
-        """Until off(k, x) <= tolerance, or until steps no longer help: the best point, how far off it is, and k."""
-        H, best, where, found = None, math.inf, x, 0
+    def run(
+        self, x: Point, off: Callable[[int, Point], float], tolerance: float, H: Tensor | None = None
+    ) -> tuple[Point, float, int]:
+        """Until off(k, x) <= tolerance, or until steps no longer help: the best point, how far off it is, and k. H̄ is asked for
+        unless it is known and the same everywhere."""
+        best, where, found = math.inf, x, 0
         for k in range(1, MOST + 1):
             if H is None or self.problem.bending:
                 H, g = self._moments(x)
