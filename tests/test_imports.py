@@ -36,6 +36,7 @@ LEVELS = (
     {"report"},
     {"reproduce"},
     {"runtime"},
+    {"sklearn"},
     {"cli"},
     {"__main__", "__init__"},
 )

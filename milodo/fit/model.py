@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from milodo.algorithms import METHODS, AcceleratedED, Algorithm, TreeAPG
+from milodo.algorithms import METHODS, AcceleratedED, Algorithm, Remembering, TreeAPG
 from milodo.algorithms.auto import Chosen, Facts, Link, choose, learn
 from milodo.errors import InvalidInput, unknown
 from milodo.fit import newton
@@ -23,6 +23,7 @@ from milodo.learned.checkpoint import load_optimizer
 from milodo.loop import Keeper, Stop, solve
 from milodo.metrics import Units, mean_point, off_by
 from milodo.network import Network, Observer
+from milodo.network.channels import message_format
 from milodo.network.consensus import maximum
 from milodo.network.probe import probe, slowest
 from milodo.problems.linear import LinearModel
@@ -65,24 +66,29 @@ class Known:
 @torch.no_grad()
 def fit_model(
     features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, net: Network, observer: Observer,
-    *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, keeper: Keeper | None = None,
+    *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, weights: Sequence[Tensor] | None = None,
+    keeper: Keeper | None = None,
     progress: Callable[[int, float], None] | None = None, announce: Callable[[Plan], None] | None = None,
     known: Known | None = None,
 ) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
-    are 0 and 1. What is known need not be told again."""
+    are 0 and 1. `weights` [N] say how much each sample counts. What is known need not be told again."""
     begun = time.perf_counter()
     total = total_of(net, reliable=task.links == "reliable")
-    scaled = known.scaled if known else scaling(features, targets, total, centre=task.intercept or task.standardise)
-    reg = penalty(task.l1, None if task.standardise else scaled.scale[0])
-    problem = pooled_problem(task.loss, features, targets, scaled, reg, n=net.topology.n, intercept=task.intercept)
+    centre = task.intercept or task.standardise
+    scaled = known.scaled if known else scaling(features, targets, total, centre=centre, weights=weights)
+    reg = penalty(task.l1, None if task.standardise else scaled.scale[0], task.l2)
+    problem = pooled_problem(
+        task.loss, features, targets, scaled, reg, n=net.topology.n, intercept=task.intercept, weights=weights
+    )
     plan = known.plan if known else plan_for(task, problem, net)
     if announce:
         announce(plan)
     x = problem.everywhere(known.x).clone() if known else start_of(problem, scaled)
     units, done, status = Units.of(problem, observer), 0, Status.RUNNING
-    judge = Judge(problem, observer, steps=task.iterations, tolerance=task.tolerance)
-    watch = partial(refuse_separated, problem, observer) if task.l1 == 0 and not problem.attained else None
+    judge = Judge(problem, observer, steps=task.iterations, tolerance=task.tolerance, units=units)
+    free = task.l1 == task.l2 == 0
+    watch = partial(refuse_separated, problem, observer) if free and not problem.attained else None
 
     def off_at(k: int, point: Point) -> float:
         if watch:
@@ -113,7 +119,8 @@ def fit_model(
         standardised=answer[: len(scale)].tolist() if task.standardise else None,
         classes=classes, samples=int(scaled.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters or {},
-        objective=float(problem.objective(answer, observer)), gap=float(off.gap), residual=float(off.moved),
+        objective=float(problem.objective(answer, observer)), unit=float(units.value), gap=float(off.gap),
+        residual=float(off.moved),
         consensus=float(off_by(problem, x, observer, units).consensus),
         iterations=done, status=status, rounds=net.traffic.rounds, bytes=round(float(sent)),
         seconds=time.perf_counter() - begun,
@@ -140,7 +147,7 @@ def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
     if task.optimizer is not None:
         optimizer, card = load_optimizer(task.optimizer)
         return Plan(optimizer.label, f"{card.name}, trained for {card.good_for}", _each(optimizer, problem.d, net), optimizer, {})
-    if task.method is not None or task.parameters:
+    if task.method is not None or task.parameters or task.messages:
         return _as_asked(task, problem, net)
     d, height = problem.d - task.intercept, net.topology.tree.height
     if task.links == "lossy":
@@ -192,22 +199,25 @@ def link_of(task: Task, net: Network) -> Link | None:
 
 
 def _each(method: Algorithm, d: int, net: Network) -> str:
-    return f"{amount(8 * method.floats_on(net, d))} in {method.rounds_on(net)} rounds, in each iteration"
+    size = method.form.size(d, net.dtype) / d if isinstance(method, Remembering) else net.dtype.itemsize
+    return f"{amount(round(size * method.floats_on(net, d)))} in {method.rounds_on(net)} rounds, in each iteration"
 
 
 def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
     """The method with the parameters given, and safe ones for the others."""
-    method = METHODS[task.method] if task.method else AcceleratedED
+    sums = task.messages and task.links == "reliable" and not task.parameters
+    method = METHODS[task.method] if task.method else TreeAPG if sums else AcceleratedED
     for name in task.parameters:
         if name not in method.space:
             raise InvalidInput(f"{method.label}: {unknown('parameter', name, method.space)}", "set")
     own: dict[str, Any] = dict(task.parameters)
     if set(own) < set(method.space):
         own = {**method.safe(float(maximum(net, problem.lipschitz().unsqueeze(-1)).max()), net).chosen, **own}
-    chosen = method(**own)
+    form = message_format(task.messages) if task.messages else None
+    chosen = method(**own) if form is None else Remembering(method(**own), form)
     how = f" with {brief(chosen.chosen)}" if method.space else ""
     every = LOOKS["sums" if method.rounds is None else "gossip"]
-    return Plan(method.label, f"{method.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, chosen.chosen, every)
+    return Plan(chosen.label, f"{chosen.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, chosen.chosen, every)
 
 
 def refuse_separated(problem: LinearModel, observer: Observer, x: Point) -> None:

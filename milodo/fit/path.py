@@ -131,7 +131,8 @@ def grid(largest: float, choice: Choice) -> list[float]:
 def fit_path(
     features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, choice: Choice, net: Network, observer: Observer,
     *, columns: tuple[str, ...], dealt: Sequence[Tensor] | None = None,
-    along: Callable[[float, str], None] | None = None, announce: Callable[[Plan], None] | None = None, **also: Any,
+    weights: Sequence[Tensor] | None = None, along: Callable[[float, str], None] | None = None,
+    announce: Callable[[Plan], None] | None = None, **also: Any,
 ) -> tuple[Fit, Path]:  # fmt: skip
     """The penalty is chosen, and the model of all sites' samples fitted with it; the task's own penalty counts for nothing.
 
@@ -140,8 +141,9 @@ def fit_path(
     """
     begun, n = time.perf_counter(), net.topology.n
     total = total_of(net, reliable=task.links == "reliable")
-    scaled = scaling(features, targets, total, centre=task.intercept or task.standardise)
-    problem = pooled_problem(task.loss, features, targets, scaled, _bare(1.0, task, scaled), n=n, intercept=task.intercept)
+    scaled = scaling(features, targets, total, centre=task.intercept or task.standardise, weights=weights)
+    first = _bare(1.0, task, scaled)
+    problem = pooled_problem(task.loss, features, targets, scaled, first, n=n, intercept=task.intercept, weights=weights)
     x = start_of(problem, scaled)[0]
     dealt = deal_folds(targets, net, choice.folds, choice.seed, classes=task.loss == "logistic") if dealt is None else dealt
     folds = Folds.of_sites(problem, dealt, fold_count(choice.folds, net), total, n)
@@ -152,6 +154,7 @@ def fit_path(
     walk = _walk(plan, problem, folds, x, task, net, observer, total)
     unit = float(observer.agreed(Units.of(problem, observer).value))
     curve, points = Curve(choice.rule, unit, choice.tolerance, walk.exact), list[Tensor]()
+    curve.weights = None if weights is None else folds.share.numpy()
 
     def go_to(p: int, tolerance: float) -> tuple[np.ndarray, float]:
         bare = _bare(penalties[p], task, scaled)
@@ -182,7 +185,7 @@ def fit_path(
     )  # fmt: skip
     known = Known(scaled, plan, points[path.chosen][0], walk.curvature)
     task = replace(task, l1=path.penalty)
-    return fit_model(features, targets, task, net, observer, columns=columns, known=known, **also), path
+    return fit_model(features, targets, task, net, observer, columns=columns, weights=weights, known=known, **also), path
 
 
 def _bare(l1: float, task: Task, scaled: Scaling) -> Regularizer:

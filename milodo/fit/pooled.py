@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from milodo.errors import InvalidInput
 from milodo.network import Network
 from milodo.network.consensus import average
 from milodo.problems.lasso import LeastSquares
 from milodo.problems.linear import LinearModel
 from milodo.problems.logistic import LogisticRegression
-from milodo.problems.regularizers import L1, Regularizer, Rescaled, Sparing, Zero
+from milodo.problems.regularizers import L1, ElasticNet, Regularizer, Rescaled, Sparing, Zero
 from milodo.types import NodeTensor
 
 LOSSES: dict[str, type[LinearModel]] = {"squared": LeastSquares, "logistic": LogisticRegression}
@@ -38,51 +39,65 @@ class Scaling:
     scale: NodeTensor
     samples: NodeTensor
     """Of all sites together [n, 1]."""
+    weight: NodeTensor
+    """Of all samples together [n, 1]: how many there are, unless they were weighed."""
     target: NodeTensor
     """The mean of the targets [n, 1]."""
 
 
-def scaling(features: Sequence[Tensor], targets: Sequence[Tensor], total: Total, *, centre: bool) -> Scaling:
+def scaling(
+    features: Sequence[Tensor], targets: Sequence[Tensor], total: Total, *, centre: bool, weights: Sequence[Tensor] | None = None
+) -> Scaling:
     """Counts, means and sizes of the pooled data: a site tells its neighbours sums, never samples.
 
     Sizes in a second pass around the mean: the difference of two large sums would lose half of their digits. Columns that are not
-    centred have their size around 0.
+    centred have their size around 0. A sample of weight 2 counts as two.
     """
-    d = features[0].shape[1]
-    sums = [torch.cat((X.new_tensor([len(X)]), X.sum(0), y.sum().reshape(1))) for X, y in zip(features, targets, strict=True)]
-    count, means, target = total(torch.stack(sums)).split((1, d, 1), dim=-1)
-    samples = count.round()
-    mean = means / samples
+    d, counts = features[0].shape[1], [[float(len(X))] for X in features]
+    if weights is not None:
+        counts = [[*count, float(s.sum())] for count, s in zip(counts, weights, strict=True)]
+        targets = [s * y for s, y in zip(weights, targets, strict=True)]
+    own = [X.sum(0) if s is None else s @ X for X, s in zip(features, weights or [None] * len(features), strict=True)]
+    sums = [torch.cat((m.new_tensor(count), m, y.sum().reshape(1))) for count, m, y in zip(counts, own, targets, strict=True)]
+    count, means, target = total(torch.stack(sums)).split((len(counts[0]), d, 1), dim=-1)
+    samples = count[..., :1].round()
+    weight = samples if weights is None else count[..., 1:]
+    if not bool((weight > 0).all()):
+        raise InvalidInput("the samples of all sites together weigh nothing, so there is nothing to fit. Give weights above 0.")
+    mean = means / weight
     around = mean if centre else torch.zeros_like(mean)
-    squares = torch.stack([(X - m).square().sum(0) for X, m in zip(features, around, strict=True)])
-    scale = (total(squares) / samples).clamp(min=0).sqrt()
+    apart = [(X - m).square() for X, m in zip(features, around, strict=True)]
+    squares = [X.sum(0) if s is None else s @ X for X, s in zip(apart, weights or [None] * len(apart), strict=True)]
+    scale = (total(torch.stack(squares)) / weight).clamp(min=0).sqrt()
     nothing = 10 * torch.finfo(torch.float64).eps * mean.abs() * samples  # what rounding leaves of a constant column
-    return Scaling(around, torch.where(scale <= nothing * centre, 1.0, scale), samples, target / samples)
+    return Scaling(around, torch.where(scale <= nothing * centre, 1.0, scale), samples, weight, target / weight)
 
 
-def penalty(l1: float, scale: Tensor | None) -> Regularizer:
-    """l1 ‖x‖₁ in the variables z = scale · x; of z itself where there is no scale."""
-    if not l1:
+def penalty(l1: float, scale: Tensor | None, l2: float = 0.0) -> Regularizer:
+    """l1 ‖x‖₁ + l2/2 ‖x‖² in the variables z = scale · x; of z itself where there is no scale."""
+    if not l1 and not l2:
         return Zero()
-    return L1(l1) if scale is None else Rescaled(L1(l1), scale, torch.ones((), dtype=scale.dtype))
+    reg = ElasticNet(l1, l2) if l2 else L1(l1)
+    return reg if scale is None else Rescaled(reg, scale, torch.ones((), dtype=scale.dtype))
 
 
 def pooled_problem(
     loss: str, features: Sequence[Tensor], targets: Sequence[Tensor], scaled: Scaling, reg: Regularizer,
-    *, n: int, intercept: bool,
+    *, n: int, intercept: bool, weights: Sequence[Tensor] | None = None,
 ) -> LinearModel:  # fmt: skip
-    """(1/n) Σ_i f_i + r = (1/M) Σ ℓ over all M samples of the n sites + r, the intercept last and spared.
+    """(1/n) Σ_i f_i + r = (1/S) Σ s ℓ over all samples of the n sites + r, the intercept last and spared.
 
-    f_i = (n/M) Σ_j ℓ(a_ijᵀx, b_ij); sites with fewer samples than others held here are filled up with samples of weight 0.
+    f_i = (n/S) Σ_j s_ij ℓ(a_ijᵀx, b_ij) with weights s, all 1 unless given, whose sum is S; sites with fewer
+    samples than others held here are filled up with samples of weight 0.
     Targets are centred where there is an intercept and the loss allows it.
     """
     longest = max(len(X) for X in features)
     d = features[0].shape[1] + intercept
-    A, b, weights = torch.zeros(len(features), longest, d, dtype=torch.float64), *torch.zeros(2, len(features), longest).double()
+    A, b, shares = torch.zeros(len(features), longest, d, dtype=torch.float64), *torch.zeros(2, len(features), longest).double()
     for i, (X, y) in enumerate(zip(features, targets, strict=True)):
         A[i, : len(X), : X.shape[1]] = (X - scaled.mean[i]) / scaled.scale[i]
         if intercept:
             A[i, : len(X), -1] = 1
         b[i, : len(X)] = y - scaled.target[i] if intercept and LOSSES[loss].translates else y
-        weights[i, : len(X)] = n * longest / scaled.samples[i]
-    return LOSSES[loss](A, b, Sparing(reg) if intercept else reg, weights)
+        shares[i, : len(X)] = n * longest / scaled.weight[i] * (1.0 if weights is None else weights[i])
+    return LOSSES[loss](A, b, Sparing(reg) if intercept else reg, shares)
