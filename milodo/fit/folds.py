@@ -25,7 +25,7 @@ ROUNDING = 1e-12
 
 def deal_folds(targets: Sequence[Tensor], net: Network, folds: int | str, seed: int, *, classes: bool) -> list[Tensor]:
     """The fold of each sample of the nodes held here: every site deals its own out like cards, each class by itself, in an order
-    that the seed and the number of the node decide. Nodes begin with different folds, so small sites do not all fill the first."""
+    that the seed and the number of the node decide. Nodes begin with different folds: small sites do not all fill the first."""
     count = fold_count(folds, net)
     if folds == SITES:
         return [torch.full((len(y),), node) for node, y in zip(net.nodes, targets, strict=True)]
@@ -78,7 +78,7 @@ class Folds:
         if bool(alone.any()):
             k = int(alone.nonzero()[0])
             raise InvalidInput(
-                f"without fold {k + 1} of {count} only one class is left to learn from. Use fewer folds, or folds inside the sites.",
+                f"without fold {k + 1} of {count} only one class is left to learn from. Use fewer folds, inside the sites.",
                 "folds",
             )
         return cls(of, share)
@@ -103,7 +103,8 @@ class Folds:
         everything = problem.weigh(torch.ones_like(problem.b))
         return torch.cat((everything.unsqueeze(0), outside))
 
-    def losses(self, problem: LinearModel, x: NodeTensor, total: Total, n: int) -> Tensor:
-        """Mean losses of each fold's samples under the model that has not seen them [folds]; one sum of a number a fold."""
+    def losses(self, problem: LinearModel, x: NodeTensor) -> NodeTensor:
+        """Of the samples of each fold under the model that has not seen them, x [folds, n, d]: each node's part of the mean over
+        all sites [n, folds]."""
         each = (self.inside(problem) * problem.loss(problem.predict(x))).mean(-1)  # [folds, n]
-        return total(each.mT.contiguous())[0] / n / self.share
+        return each.mT / self.share

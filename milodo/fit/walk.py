@@ -1,7 +1,7 @@
 """Ways to walk down a path of penalties, for all samples and for those outside of each fold at once.
 
-Each goes on from where it is, and uses again what sites have told each other: moments once for all penalties, curvatures as long as
-they help, the state of a method with what its messages remember. The folds' numbers travel beside each other in the same messages.
+Each goes on from where it is, and uses again what sites have told each other: moments once for all penalties, curvatures as long
+as they help, the state of a method with what its messages remember. What belongs to different folds travels in the same messages.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Walk(ABC):
     x: NodeTensor
     exact: bool = False
     """Whether every penalty is solved to rounding, whatever the tolerance."""
+    coarse: float = 1e-2
+    """The loosest tolerance that is worth its saving."""
 
     @abstractmethod
     def to(self, reg: Regularizer, tolerance: float) -> None:
@@ -63,7 +65,9 @@ class Moments(Walk):
 
     exact = True
 
-    def __init__(self, problem: LinearModel, inside: Tensor | None, share: Tensor | None, x: Tensor, total: Total, n: int) -> None:
+    def __init__(
+        self, problem: LinearModel, inside: Tensor | None, share: Tensor | None, x: Tensor, total: Total, n: int
+    ) -> None:
         """`inside` are the weights of the samples in each fold [folds, n, N], if there are folds; x [d] is where all begin."""
         d = problem.d
         folds = problem if inside is None else problem.reweighed(inside)
@@ -103,6 +107,8 @@ class Moments(Walk):
 class Newton(Walk):
     """Where curvature changes slowly along the path: Newton's method with curvature that is asked for again only where a step
     left more than SLOW of how far off it was. Folds borrow that of all samples first."""
+
+    coarse = 1e-3
 
     def __init__(self, problem: LinearModel, x: Tensor, total: Total, observer: Observer, n: int) -> None:
         """The problem has an instance for all samples and one for those outside of each fold; x [d] is where all begin."""
