@@ -26,7 +26,7 @@ from milodo.network import Network, Observer
 from milodo.network.channels import message_format
 from milodo.network.consensus import maximum
 from milodo.network.probe import probe, slowest
-from milodo.problems.linear import LinearModel
+from milodo.problems.sampled import Sampled
 from milodo.status import Status
 from milodo.types import NodeTensor, Point
 from milodo.words import amount, brief
@@ -59,11 +59,12 @@ def fit_model(
     progress: Callable[[int, float], None] | None = None, announce: Callable[[Plan], None] | None = None,
 ) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
-    are 0 and 1. `weights` [N] say how much each sample counts."""
+    are 0 and 1, and of k classes [N, k], 1 at the class of a sample. `weights` [N] say how much each sample counts."""
     begun = time.perf_counter()
     total = total_of(net, reliable=task.links == "reliable")
     scaled = scaling(features, targets, total, centre=task.intercept or task.standardise, weights=weights)
-    reg = penalty(task.l1, None if task.standardise else scaled.scale[0], task.l2)
+    outputs = scaled.target.shape[-1]
+    reg = penalty(task.l1, None if task.standardise else scaled.scale[0].repeat_interleave(outputs), task.l2)
     problem = pooled_problem(
         task.loss, features, targets, scaled, reg, n=net.topology.n, intercept=task.intercept, weights=weights
     )
@@ -96,13 +97,11 @@ def fit_model(
         x, status, done = result.x, result.status, done + result.k
     answer = problem.settled(mean_point(x, observer), observer)
     off = off_by(problem, problem.everywhere(answer), observer, units)
-    mean, scale = scaled.mean[0], scaled.scale[0]
-    w = answer[: len(scale)] / scale
-    shift = float(answer[-1] + scaled.target[0] * problem.translates) if task.intercept else 0.0
+    model = _Model.of(answer, scaled, task, problem.translates)
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
-        columns=columns, coefficients=w.tolist(), intercept=shift - float(w @ mean),
-        standardised=answer[: len(scale)].tolist() if task.standardise else None,
+        columns=columns, coefficients=_plain(model.w), intercept=_plain(model.shift),
+        standardised=_plain(model.own) if task.standardise else None,
         classes=classes, samples=int(scaled.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters or {},
         objective=float(problem.objective(answer, observer)), unit=float(units.value), gap=float(off.gap),
@@ -113,22 +112,49 @@ def fit_model(
     )  # fmt: skip
 
 
-def _start(problem: LinearModel, scaled: Scaling) -> NodeTensor:
-    """No feature, and the intercept that is best then, which every node knows already."""
-    start = problem.start()
-    if problem.reg.spares and not problem.translates:  # where targets are centred, it is 0
-        start = torch.cat((start[..., :-1], problem.constant(scaled.target)), dim=-1)
+@dataclass(frozen=True)
+class _Model:
+    """Coefficients [outputs, d] and intercepts [outputs] in the units of the data, and those of the scaled features."""
+
+    w: Tensor
+    shift: Tensor
+    own: Tensor
+
+    @classmethod
+    def of(cls, x: Point, scaled: Scaling, task: Task, translates: bool) -> _Model:
+        mean, scale, target = scaled.mean[0], scaled.scale[0], scaled.target[0]
+        own = x[: len(scale) * len(target)].unflatten(0, (len(scale), len(target))).mT
+        shift = x[-len(target) :] + target * translates if task.intercept else torch.zeros_like(target)
+        if len(target) > 1:
+            # Of all that predict the same probabilities, those that add up to 0 over the classes, where no penalty chooses.
+            own = own - own.mean(0) if task.l1 == task.l2 == 0 else own
+            shift = shift - shift.mean()
+        w = own / scale
+        shift = shift - w @ mean
+        return cls(w, shift - shift.mean() if len(target) > 1 and task.intercept else shift, own)
+
+
+def _plain(values: Tensor) -> Any:
+    """As lists; of one output alone without a list around it."""
+    return values.tolist() if len(values) > 1 else values[0].tolist()
+
+
+def _start(problem: Sampled, scaled: Scaling) -> NodeTensor:
+    """No feature, and the intercepts that are best then, which every node knows already."""
+    start, spares = problem.start(), problem.reg.spares
+    if spares and not problem.translates:  # where targets are centred, it is 0
+        start = torch.cat((start[..., :-spares], problem.constant(scaled.target)), dim=-1)
     return start
 
 
-def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
+def plan_for(task: Task, problem: Sampled, net: Network) -> Plan:
     """The method asked for; or moments, sums or gossip, whichever is cheapest and works on these links."""
     if task.optimizer is not None:
         optimizer, card = load_optimizer(task.optimizer)
         return Plan(optimizer.label, f"{card.name}, trained for {card.good_for}", _each(optimizer, problem.d, net), optimizer, {})
     if task.method is not None or task.parameters or task.messages:
         return _as_asked(task, problem, net)
-    d, height = problem.d - task.intercept, net.topology.tree.height
+    d, height = problem.d - problem.reg.spares, net.topology.tree.height
     if task.links == "lossy":
         chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link_of(task, net))
         why = "because links may lose messages: gossip goes on without them, and needs no tuning here"
@@ -156,7 +182,7 @@ def _as_chosen(chosen: Chosen, why: str) -> Plan:
     return Plan(method.label, why, each, method, dict(best.parameters), every)
 
 
-def _learned(task: Task, problem: LinearModel, net: Network) -> Facts:
+def _learned(task: Task, problem: Sampled, net: Network) -> Facts:
     """What the choice asks for; where seconds count and nodes are real, with how long their gradients take."""
     facts = learn(problem, net, reliable=task.links == "reliable")
     if task.pay != "seconds" or not net.real:
@@ -182,7 +208,7 @@ def _each(method: Algorithm, d: int, net: Network) -> str:
     return f"{amount(round(size * method.floats_on(net, d)))} in {method.rounds_on(net)} rounds, in each iteration"
 
 
-def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
+def _as_asked(task: Task, problem: Sampled, net: Network) -> Plan:
     """The method with the parameters given, and safe ones for the others."""
     sums = task.messages and task.links == "reliable" and not task.parameters
     method = METHODS[task.method] if task.method else TreeAPG if sums else AcceleratedED
@@ -199,12 +225,12 @@ def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
     return Plan(chosen.label, f"{chosen.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, chosen.chosen, every)
 
 
-def refuse_separated(problem: LinearModel, observer: Observer, x: Point) -> None:
+def refuse_separated(problem: Sampled, observer: Observer, x: Point) -> None:
     """Where x separates the classes there is nothing to converge to."""
     wrong = ~problem.falling(problem.predict(problem.everywhere(x)))
     if float(problem.mean(wrong.to(problem.dtype), observer)) == 0:
         raise InvalidInput(
-            "the two classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
+            "the classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
             "there is no answer. Add a penalty, e.g. 0.001 ‖x‖₁.",
             "l1",
         )
