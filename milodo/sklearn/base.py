@@ -17,7 +17,7 @@ from milodo.network import StackedNetwork, StackedObserver
 from milodo.sklearn.dealing import Dealt, deal, rows_of
 from milodo.status import Status
 
-TOLERANCE = 1e-8
+TOLERANCE = 1e-10
 """Relative, as `milodo.Stop` has it: of gap, residual and consensus error."""
 ITERATIONS = 200_000
 AUTO = "auto"
