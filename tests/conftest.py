@@ -13,7 +13,19 @@ from matplotlib.figure import Figure
 from torch.nn.functional import one_hot
 
 from milodo.algorithms import METHODS, Algorithm
-from milodo.problems import FAMILIES, L1, REGULARIZERS, Box, CustomProblem, ElasticNet, NonNegative, Problem, Regularizer, Softmax, Zero
+from milodo.problems import (
+    FAMILIES,
+    L1,
+    REGULARIZERS,
+    Box,
+    CustomProblem,
+    ElasticNet,
+    NonNegative,
+    Problem,
+    Regularizer,
+    Softmax,
+    Zero,
+)
 from milodo.problems.synthetic import SyntheticFamily
 from milodo.topology import EXAMPLES
 

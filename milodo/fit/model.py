@@ -26,6 +26,7 @@ from milodo.network import Network, Observer
 from milodo.network.channels import message_format
 from milodo.network.consensus import maximum
 from milodo.network.probe import probe, slowest
+from milodo.problems.regularizers import Sparing, Zero
 from milodo.problems.sampled import Sampled
 from milodo.status import Status
 from milodo.types import NodeTensor, Point
@@ -51,27 +52,43 @@ class Plan:
     every: int = LOOKS["gossip"]
 
 
+@dataclass(frozen=True)
+class Known:
+    """What sites have told each other already, on the way to a penalty."""
+
+    scaled: Scaling
+    plan: Plan
+    x: Point
+    """Where to begin: the minimum, more or less."""
+    curvature: Tensor | None = None
+    """H̄, where it is the same everywhere."""
+
+
 @torch.no_grad()
 def fit_model(
     features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, net: Network, observer: Observer,
     *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, weights: Sequence[Tensor] | None = None,
     keeper: Keeper | None = None,
     progress: Callable[[int, float], None] | None = None, announce: Callable[[Plan], None] | None = None,
+    known: Known | None = None,
 ) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
-    are 0 and 1, and of k classes [N, k], 1 at the class of a sample. `weights` [N] say how much each sample counts."""
+    are 0 and 1, and of k classes [N, k], 1 at the class of a sample. `weights` [N] say how much each sample counts. What is known
+    need not be told again."""
     begun = time.perf_counter()
     total = total_of(net, reliable=task.links == "reliable")
-    scaled = scaling(features, targets, total, centre=task.intercept or task.standardise, weights=weights)
+    centre = task.intercept or task.standardise
+    scaled = known.scaled if known else scaling(features, targets, total, centre=centre, weights=weights)
     outputs = scaled.target.shape[-1]
     reg = penalty(task.l1, None if task.standardise else scaled.scale[0].repeat_interleave(outputs), task.l2)
     problem = pooled_problem(
         task.loss, features, targets, scaled, reg, n=net.topology.n, intercept=task.intercept, weights=weights
     )
-    plan = plan_for(task, problem, net)
+    plan = known.plan if known else plan_for(task, problem, net)
     if announce:
         announce(plan)
-    units, x, done, status = Units.of(problem, observer), _start(problem, scaled), 0, Status.RUNNING
+    x = problem.everywhere(known.x).clone() if known else start_of(problem, scaled)
+    units, done, status = Units.of(problem, observer), 0, Status.RUNNING
     judge = Judge(problem, observer, steps=task.iterations, tolerance=task.tolerance, units=units)
     free = task.l1 == task.l2 == 0
     watch = partial(refuse_separated, problem, observer) if free and not problem.attained else None
@@ -85,7 +102,7 @@ def fit_model(
         return off
 
     if plan.algorithm is None:
-        point, left, done = Newton(problem, total, net.topology.n).run(x[0], off_at, task.tolerance)
+        point, left, done = Newton(problem, total, net.topology.n).run(x[0], off_at, task.tolerance, known and known.curvature)
         x, status = problem.everywhere(point).clone(), Status.CONVERGED if left <= task.tolerance else Status.RUNNING
     if status is Status.RUNNING:
         # Moments of columns that are almost the same lose digits: then gradients of the data themselves go on from there.
@@ -97,11 +114,11 @@ def fit_model(
         x, status, done = result.x, result.status, done + result.k
     answer = problem.settled(mean_point(x, observer), observer)
     off = off_by(problem, problem.everywhere(answer), observer, units)
-    model = _Model.of(answer, scaled, task, problem.translates)
+    w, shift = in_units(answer, problem, scaled, task.intercept)
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
-        columns=columns, coefficients=_plain(model.w), intercept=_plain(model.shift),
-        standardised=_plain(model.own) if task.standardise else None,
+        columns=columns, coefficients=w.tolist(), intercept=shift.tolist(),
+        standardised=(w * scaled.scale[0]).tolist() if task.standardise else None,
         classes=classes, samples=int(scaled.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters or {},
         objective=float(problem.objective(answer, observer)), unit=float(units.value), gap=float(off.gap),
@@ -112,34 +129,23 @@ def fit_model(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Model:
-    """Coefficients [outputs, d] and intercepts [outputs] in the units of the data, and those of the scaled features."""
+def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool) -> tuple[Tensor, Tensor]:
+    """Coefficients [d] and intercept [] in the units of the data; of k classes [k, d] and [k].
 
-    w: Tensor
-    shift: Tensor
-    own: Tensor
-
-    @classmethod
-    def of(cls, x: Point, scaled: Scaling, task: Task, translates: bool) -> _Model:
-        mean, scale, target = scaled.mean[0], scaled.scale[0], scaled.target[0]
-        own = x[: len(scale) * len(target)].unflatten(0, (len(scale), len(target))).mT
-        shift = x[-len(target) :] + target * translates if task.intercept else torch.zeros_like(target)
-        if len(target) > 1:
-            # Of all that predict the same probabilities, those that add up to 0 over the classes, where no penalty chooses.
-            own = own - own.mean(0) if task.l1 == task.l2 == 0 else own
-            shift = shift - shift.mean()
-        w = own / scale
-        shift = shift - w @ mean
-        return cls(w, shift - shift.mean() if len(target) > 1 and task.intercept else shift, own)
+    Of the coefficients of several classes that predict the same probabilities, those that add up to 0 over the classes, where no
+    penalty chooses.
+    """
+    mean, scale, target = scaled.mean[0], scaled.scale[0], scaled.target[0]
+    w = x[: len(scale) * len(target)].unflatten(0, (len(scale), len(target))).mT / scale
+    if len(target) > 1 and isinstance(problem.reg.reg if isinstance(problem.reg, Sparing) else problem.reg, Zero):
+        w = w - w.mean(0)
+    shift = (x[-len(target) :] + target * problem.translates if intercept else torch.zeros_like(target)) - w @ mean
+    if len(target) == 1:
+        return w[0], shift[0]
+    return w, shift - shift.mean() if intercept else shift
 
 
-def _plain(values: Tensor) -> Any:
-    """As lists; of one output alone without a list around it."""
-    return values.tolist() if len(values) > 1 else values[0].tolist()
-
-
-def _start(problem: Sampled, scaled: Scaling) -> NodeTensor:
+def start_of(problem: Sampled, scaled: Scaling) -> NodeTensor:
     """No feature, and the intercepts that are best then, which every node knows already."""
     start, spares = problem.start(), problem.reg.spares
     if spares and not problem.translates:  # where targets are centred, it is 0

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from milodo.fit.pooled import Total
 from milodo.problems import Regularizer
-from milodo.problems.sampled import Sampled
 from milodo.problems.regularizers import Sparing
+from milodo.problems.sampled import Sampled
 from milodo.types import Point
 
 WORTH = {"squared": 100, "logistic": 50, "softmax": 50}
@@ -57,9 +57,12 @@ class Newton:
     n: int
 
     @torch.no_grad()
-    def run(self, x: Point, off: Callable[[int, Point], float], tolerance: float) -> tuple[Point, float, int]:
-        """Until off(k, x) <= tolerance, or until steps no longer help: the best point, how far off it is, and k."""
-        H, best, where, found = None, math.inf, x, 0
+    def run(
+        self, x: Point, off: Callable[[int, Point], float], tolerance: float, H: Tensor | None = None
+    ) -> tuple[Point, float, int]:
+        """Until off(k, x) <= tolerance, or until steps no longer help: the best point, how far off it is, and k. H̄ is asked for
+        unless it is known and the same everywhere."""
+        best, where, found = math.inf, x, 0
         for k in range(1, MOST + 1):
             if H is None or not self.problem.quadratic:
                 H, g = self._moments(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any, Self
 
@@ -28,7 +29,7 @@ class Sampled(Problem):
     """Data A [*batch, n, N, *] and b [*batch, n, N] or [*batch, n, N, k]; a subclass says what u is, and what ℓ is.
 
     `weights` s [*batch, n, N] are 1 unless given. A sample of weight 0 counts for nothing: nodes with fewer samples than others
-    are filled up with such.
+    are filled up with such. Leading axes that weights have and b has not are instances too: other weights of the same samples.
     """
 
     curvature: float
@@ -54,13 +55,13 @@ class Sampled(Problem):
         check_finite("b", b)
         if weights is not None:
             weights = _tensor("weights", weights)
-            if weights.shape != samples or weights.dtype != b.dtype:
+            if weights.shape[-len(samples) :] != samples or weights.dtype != b.dtype:
                 raise InvalidInput(f"weights {tuple(weights.shape)} do not fit b {tuple(b.shape)}: expected one for each sample.")
             check_finite("weights", weights)
             if bool((weights < 0).any()):
                 raise InvalidInput("weights of samples must not be negative.")
         self.A, self.b, self.reg, self.weights = A, b, reg, weights
-        self.batch = tuple(A.shape[:-3])
+        self.batch = tuple(A.shape[:-3] if weights is None else weights.shape[:-2])
         self.n, self.samples, self.d = A.shape[-3:]
         self.dtype, self.device = A.dtype, A.device
 
@@ -156,9 +157,19 @@ class Sampled(Problem):
         return True
 
     def at(self, nodes: Sequence[int]) -> Self:
-        rows, axis = torch.as_tensor(nodes, device=self.device), len(self.batch)
-        weights = None if self.weights is None else self.weights.index_select(axis, rows)
+        rows, axis = torch.as_tensor(nodes, device=self.device), self.A.ndim - 3
+        weights = None if self.weights is None else self.weights.index_select(-2, rows)
         return type(self)(self.A.index_select(axis, rows), self.b.index_select(axis, rows), self.reg, weights)
+
+    def under(self, reg: Regularizer) -> Self:
+        """The same data under another r; what has been found out about the data stays known."""
+        other = copy(self)
+        other.reg = reg
+        return other
+
+    def reweighed(self, weights: Tensor) -> Self:
+        """The same samples under other weights [*instances, n, N]."""
+        return type(self)(self.A, self.b, self.reg, weights)
 
     def empty(self, observer: Observer) -> Point:
         return self.settled(super().empty(observer), observer)

@@ -16,7 +16,7 @@ class Softmax(Sampled):
     """f_i(X) = (1/N) Σ_j s_ij (ln Σ_c exp(a_ijᵀX_c) - a_ijᵀX_{b_ij}), with a column X_c for each of k classes.
 
     Data A [*batch, n, N, p] and b [*batch, n, N, k], 1 at a sample's class and 0 elsewhere. The point x is X [p, k], flat, row by
-    row: where A's last column is all ones, its last k numbers are the intercepts. Adding one number to a row of X changes nothing.
+    row: where A's last column is all ones, its last k numbers are the intercepts. One number added to a row changes nothing.
     """
 
     curvature = 0.5  # diag(q) - qqᵀ has no larger eigenvalue (Böhning 1992)
@@ -34,7 +34,7 @@ class Softmax(Sampled):
     def check_shapes(A: Tensor, b: Tensor) -> None:
         if A.ndim < 3 or A.shape[:-1] != b.shape[:-1] or b.shape[-1] < 2:
             raise InvalidInput(
-                f"A {tuple(A.shape)} and b {tuple(b.shape)} do not fit: expected [*, n, N, p] and [*, n, N, k], with k >= 2 classes."
+                f"A {tuple(A.shape)} and b {tuple(b.shape)} do not fit: expected [*, n, N, p] and [*, n, N, k >= 2]."
             )
 
     @property

@@ -43,7 +43,9 @@ class DecentralizedClassifier(ClassifierMixin, Decentralized):
     def _refuse_weightless(self, data: Dealt) -> None:
         if data.weights is None:
             return
-        each = sum(s @ (y if y.ndim > 1 else y.new_tensor([[1, 0], [0, 1]])[y.long()]) for s, y in zip(data.weights, data.targets))
+        each = sum(
+            s @ (y if y.ndim > 1 else y.new_tensor([[1, 0], [0, 1]])[y.long()]) for s, y in zip(data.weights, data.targets)
+        )
         for name, weight in zip(self.classes_, each, strict=True):
             if not weight > 0:
                 raise InvalidInput(f"all rows of class {shortened(name, 30)} have sample_weight 0. Remove them, or weigh some.")
@@ -73,8 +75,8 @@ class DecentralizedLogisticRegression(DecentralizedClassifier):
 
     C Σ ln(1 + exp(-(2y - 1)(wᵀx + b))) + l1_ratio ‖w‖₁ + (1 - l1_ratio)/2 ‖w‖²
 
-    C = inf penalises nothing, l1_ratio = 1 is the L1 penalty, 0 is L2, and what lies between an elastic net. More than two classes
-    get a softmax. Where several w are as good (an L1 penalty and an even number of classes), any of them.
+    C = inf penalises nothing, l1_ratio = 1 is the L1 penalty, 0 is L2, and what lies between an elastic net. More than two
+    classes get a softmax. Where several w are as good (an L1 penalty and an even number of classes), any of them.
 
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
