@@ -7,9 +7,10 @@ except ImportError as error:
 
 from milodo.sklearn.base import Decentralized
 from milodo.sklearn.classification import DecentralizedLogisticRegression
+from milodo.sklearn.glm import DecentralizedGLM
 from milodo.sklearn.regression import DecentralizedElasticNet, DecentralizedLasso, DecentralizedLinearRegression
 
 __all__ = [
-    "Decentralized", "DecentralizedElasticNet", "DecentralizedLasso", "DecentralizedLinearRegression",
+    "Decentralized", "DecentralizedElasticNet", "DecentralizedGLM", "DecentralizedLasso", "DecentralizedLinearRegression",
     "DecentralizedLogisticRegression",
 ]  # fmt: skip

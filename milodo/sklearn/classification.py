@@ -11,12 +11,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from milodo.errors import InvalidInput, as_float, quoted, shortened
-from milodo.sklearn.base import ITERATIONS, TOLERANCE, Decentralized, penalty
-from milodo.sklearn.dealing import Dealt
+from milodo.fit import Fit
+from milodo.sklearn.base import ITERATIONS, TOLERANCE, Decentralized, penalty, weights_of
 
 
-class DecentralizedClassifier(ClassifierMixin, Decentralized):
-    """Logistic loss for two classes, softmax for more; anything that can be sorted as targets."""
+class OfClasses(Decentralized):
+    """Anything that can be sorted as targets: logistic loss for two classes, softmax for more."""
 
     classes_: np.ndarray
 
@@ -24,50 +24,57 @@ class DecentralizedClassifier(ClassifierMixin, Decentralized):
     def _loss(self) -> str:
         return "logistic" if len(self.classes_) == 2 else "softmax"
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Self:
-        """`sites` names the site that holds each row; without it rows are dealt out to `n_sites` sites."""
+    def _fit_classes(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> Self:
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, place = np.unique(y, return_inverse=True)
-        few = len(self.classes_)
+        few, weights = len(self.classes_), weights_of(sample_weight, X)
         if few < 2:
             only = shortened(self.classes_[0], 30)
             raise InvalidInput(f"y holds only one class, {only}, and a classifier needs at least two. Add rows of another class.")
-        data = self._dealt(X, place.astype(float) if few == 2 else np.eye(few)[place], sites, sample_weight)
-        self._refuse_weightless(data)
-        fit = self._fitted(data)
-        self.coef_ = np.atleast_2d(np.array(fit.coefficients))
-        self.intercept_ = np.atleast_1d(np.array(fit.intercept))
-        return self._keep(fit, data.names)
-
-    def _refuse_weightless(self, data: Dealt) -> None:
-        if data.weights is None:
-            return
-        each = sum(
-            s @ (y if y.ndim > 1 else y.new_tensor([[1, 0], [0, 1]])[y.long()]) for s, y in zip(data.weights, data.targets)
-        )
-        for name, weight in zip(self.classes_, each, strict=True):
+        for name, weight in zip(self.classes_, np.bincount(place, weights), strict=True):
             if not weight > 0:
                 raise InvalidInput(f"all rows of class {shortened(name, 30)} have sample_weight 0. Remove them, or weigh some.")
+        data = self._dealt(X, place.astype(float) if few == 2 else np.eye(few)[place], sites, weights)
+        return self._keep(self._fitted(data), data.names)
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Log odds of the second of two classes [N]; of several the scores [N, k] whose softmax are their probabilities."""
+    def _take(self, fit: Fit) -> None:
+        self.coef_ = np.atleast_2d(np.array(fit.coefficients))
+        self.intercept_ = np.atleast_1d(np.array(fit.intercept))
+
+    def _scores(self, X: Any) -> np.ndarray:
         scores = self._linear(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X: Any) -> np.ndarray:
-        scores = self.decision_function(X)
+    def _likeliest(self, X: Any) -> np.ndarray:
+        scores = self._scores(X)
         return self.classes_[scores.argmax(1) if scores.ndim > 1 else (scores > 0).astype(int)]
+
+    def _probabilities(self, X: Any) -> np.ndarray:
+        scores = self._scores(X)
+        return softmax(scores, axis=1) if scores.ndim > 1 else np.column_stack((expit(-scores), expit(scores)))
+
+
+class DecentralizedClassifier(ClassifierMixin, OfClasses):
+    """A classifier of scikit-learn's."""
+
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Self:
+        """`sites` names the site that holds each row; without it rows are dealt out to `n_sites` sites."""
+        return self._fit_classes(X, y, sites, sample_weight)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Log odds of the second of two classes [N]; of several the scores [N, k] whose softmax are their probabilities."""
+        return self._scores(X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        return self._likeliest(X)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """[N, k], the classes in the order of `classes_`."""
-        scores = self.decision_function(X)
-        if scores.ndim > 1:
-            return softmax(scores, axis=1)
-        return np.column_stack((expit(-scores), expit(scores)))
+        return self._probabilities(X)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        return np.log(self.predict_proba(X))
+        return np.log(self._probabilities(X))
 
 
 class DecentralizedLogisticRegression(DecentralizedClassifier):
