@@ -26,7 +26,8 @@ from milodo.network import Network, Observer
 from milodo.network.channels import message_format
 from milodo.network.consensus import maximum
 from milodo.network.probe import probe, slowest
-from milodo.problems.linear import LinearModel
+from milodo.problems.regularizers import Sparing, Zero
+from milodo.problems.sampled import Sampled
 from milodo.status import Status
 from milodo.types import NodeTensor, Point
 from milodo.words import amount, brief
@@ -72,12 +73,14 @@ def fit_model(
     known: Known | None = None,
 ) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
-    are 0 and 1. `weights` [N] say how much each sample counts. What is known need not be told again."""
+    are 0 and 1, and of k classes [N, k], 1 at the class of a sample. `weights` [N] say how much each sample counts. What is known
+    need not be told again."""
     begun = time.perf_counter()
     total = total_of(net, reliable=task.links == "reliable")
     centre = task.intercept or task.standardise
     scaled = known.scaled if known else scaling(features, targets, total, centre=centre, weights=weights)
-    reg = penalty(task.l1, None if task.standardise else scaled.scale[0], task.l2)
+    outputs = scaled.target.shape[-1]
+    reg = penalty(task.l1, None if task.standardise else scaled.scale[0].repeat_interleave(outputs), task.l2)
     problem = pooled_problem(
         task.loss, features, targets, scaled, reg, n=net.topology.n, intercept=task.intercept, weights=weights
     )
@@ -112,11 +115,10 @@ def fit_model(
     answer = problem.settled(mean_point(x, observer), observer)
     off = off_by(problem, problem.everywhere(answer), observer, units)
     w, shift = in_units(answer, problem, scaled, task.intercept)
-    scale = scaled.scale[0]
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
-        columns=columns, coefficients=w.tolist(), intercept=shift,
-        standardised=answer[: len(scale)].tolist() if task.standardise else None,
+        columns=columns, coefficients=w.tolist(), intercept=shift.tolist(),
+        standardised=(w * scaled.scale[0]).tolist() if task.standardise else None,
         classes=classes, samples=int(scaled.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters or {},
         objective=float(problem.objective(answer, observer)), unit=float(units.value), gap=float(off.gap),
@@ -127,29 +129,38 @@ def fit_model(
     )  # fmt: skip
 
 
-def in_units(x: Point, problem: LinearModel, scaled: Scaling, intercept: bool) -> tuple[Tensor, float]:
-    """Coefficients and intercept in the units of the data."""
-    w = x[: scaled.scale.shape[-1]] / scaled.scale[0]
-    shift = float(x[-1] + scaled.target[0] * problem.translates) if intercept else 0.0
-    return w, shift - float(w @ scaled.mean[0])
+def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool) -> tuple[Tensor, Tensor]:
+    """Coefficients [d] and intercept [] in the units of the data; of k classes [k, d] and [k].
+
+    Of the coefficients of several classes that predict the same probabilities, those that add up to 0 over the classes, where no
+    penalty chooses.
+    """
+    mean, scale, target = scaled.mean[0], scaled.scale[0], scaled.target[0]
+    w = x[: len(scale) * len(target)].unflatten(0, (len(scale), len(target))).mT / scale
+    if len(target) > 1 and isinstance(problem.reg.reg if isinstance(problem.reg, Sparing) else problem.reg, Zero):
+        w = w - w.mean(0)
+    shift = (x[-len(target) :] + target * problem.translates if intercept else torch.zeros_like(target)) - w @ mean
+    if len(target) == 1:
+        return w[0], shift[0]
+    return w, shift - shift.mean() if intercept else shift
 
 
-def start_of(problem: LinearModel, scaled: Scaling) -> NodeTensor:
-    """No feature, and the intercept that is best then, which every node knows already."""
-    start = problem.start()
-    if problem.reg.spares and not problem.translates:  # where targets are centred, it is 0
-        start = torch.cat((start[..., :-1], problem.constant(scaled.target)), dim=-1)
+def start_of(problem: Sampled, scaled: Scaling) -> NodeTensor:
+    """No feature, and the intercepts that are best then, which every node knows already."""
+    start, spares = problem.start(), problem.reg.spares
+    if spares and not problem.translates:  # where targets are centred, it is 0
+        start = torch.cat((start[..., :-spares], problem.constant(scaled.target)), dim=-1)
     return start
 
 
-def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
+def plan_for(task: Task, problem: Sampled, net: Network) -> Plan:
     """The method asked for; or moments, sums or gossip, whichever is cheapest and works on these links."""
     if task.optimizer is not None:
         optimizer, card = load_optimizer(task.optimizer)
         return Plan(optimizer.label, f"{card.name}, trained for {card.good_for}", _each(optimizer, problem.d, net), optimizer, {})
     if task.method is not None or task.parameters or task.messages:
         return _as_asked(task, problem, net)
-    d, height = problem.d - task.intercept, net.topology.tree.height
+    d, height = problem.d - problem.reg.spares, net.topology.tree.height
     if task.links == "lossy":
         chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link_of(task, net))
         why = "because links may lose messages: gossip goes on without them, and needs no tuning here"
@@ -177,7 +188,7 @@ def _as_chosen(chosen: Chosen, why: str) -> Plan:
     return Plan(method.label, why, each, method, dict(best.parameters), every)
 
 
-def _learned(task: Task, problem: LinearModel, net: Network) -> Facts:
+def _learned(task: Task, problem: Sampled, net: Network) -> Facts:
     """What the choice asks for; where seconds count and nodes are real, with how long their gradients take."""
     facts = learn(problem, net, reliable=task.links == "reliable")
     if task.pay != "seconds" or not net.real:
@@ -203,7 +214,7 @@ def _each(method: Algorithm, d: int, net: Network) -> str:
     return f"{amount(round(size * method.floats_on(net, d)))} in {method.rounds_on(net)} rounds, in each iteration"
 
 
-def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
+def _as_asked(task: Task, problem: Sampled, net: Network) -> Plan:
     """The method with the parameters given, and safe ones for the others."""
     sums = task.messages and task.links == "reliable" and not task.parameters
     method = METHODS[task.method] if task.method else TreeAPG if sums else AcceleratedED
@@ -220,12 +231,12 @@ def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
     return Plan(chosen.label, f"{chosen.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, chosen.chosen, every)
 
 
-def refuse_separated(problem: LinearModel, observer: Observer, x: Point) -> None:
+def refuse_separated(problem: Sampled, observer: Observer, x: Point) -> None:
     """Where x separates the classes there is nothing to converge to."""
     wrong = ~problem.falling(problem.predict(problem.everywhere(x)))
     if float(problem.mean(wrong.to(problem.dtype), observer)) == 0:
         raise InvalidInput(
-            "the two classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
+            "the classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
             "there is no answer. Add a penalty, e.g. 0.001 ‖x‖₁.",
             "l1",
         )

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from milodo.fit.pooled import Total
 from milodo.problems import Regularizer
-from milodo.problems.linear import LinearModel
 from milodo.problems.regularizers import Sparing
+from milodo.problems.sampled import Sampled
 from milodo.types import Point
 
-WORTH = {"squared": 100, "logistic": 50}
+WORTH = {"squared": 100, "logistic": 50, "softmax": 50}
 """Sums of gradients that one sum of curvatures may cost. Iterating takes some hundred of the former (docs/results.md), Newton
 one of the latter for the squared loss, and about ten for logistic regression."""
 LENGTHS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
@@ -52,7 +52,7 @@ def is_cheaper(loss: str, d: int) -> bool:
 class Newton:
     """On one problem whose sums over all n nodes `total` gives."""
 
-    problem: LinearModel
+    problem: Sampled
     total: Total
     n: int
 
@@ -64,7 +64,7 @@ class Newton:
         unless it is known and the same everywhere."""
         best, where, found = math.inf, x, 0
         for k in range(1, MOST + 1):
-            if H is None or self.problem.bending:
+            if H is None or not self.problem.quadratic:
                 H, g = self._moments(x)
             else:
                 g = self._mean(self.problem.grad(self.problem.everywhere(x)))
@@ -94,7 +94,7 @@ class Newton:
 
     def _towards(self, x: Point, aim: Point) -> Point:
         """The best point on the way; x itself if none is better."""
-        if not self.problem.bending:
+        if self.problem.quadratic:
             return aim
         points = x + torch.tensor((0.0, *LENGTHS), dtype=x.dtype).unsqueeze(-1) * (aim - x)
         loss = self._mean(self.problem.value(self.problem.everywhere(points)).mT) + self.problem.reg.value(points)

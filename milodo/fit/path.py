@@ -26,12 +26,13 @@ from milodo.fit.walk import Iterated, Moments, Newton, Walk
 from milodo.metrics import Units
 from milodo.network import Network, Observer
 from milodo.problems import Regularizer
-from milodo.problems.linear import LinearModel
+from milodo.problems.sampled import Sampled
 from milodo.problems.regularizers import Sparing
 from milodo.types import NodeTensor
 
-MEASURES = {"squared": ("mean squared error", 2.0), "logistic": ("log loss", 1.0)}
-"""What a curve shows, and how many times the problem's own loss that is."""
+CLASSES = ("logistic", "softmax")
+MEASURES = {"squared": ("mean squared error", 2.0), "logistic": ("log loss", 1.0), "softmax": ("log loss", 1.0)}
+"""What a curve shows, and how many times the problem's own loss that is; the mean of that loss unless it is here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +82,10 @@ class PenaltyPath:
     """What losses are."""
     penalties: list[float]
     """From the largest to the smallest."""
-    coefficients: list[list[float]]
-    """Of the model of all samples, a row a penalty, in the units of the data."""
-    intercepts: list[float]
+    coefficients: list[Any]
+    """Of the model of all samples, a row a penalty, in the units of the data; where there are more than two classes, a row of rows,
+    one a class."""
+    intercepts: list[Any]
     scale: list[float]
     """Of each column, its standard deviation over all sites (its root mean square without an intercept): what makes coefficients
     of different columns comparable."""
@@ -118,10 +120,10 @@ class PenaltyPath:
     @property
     def used(self) -> list[int]:
         """Features of each model."""
-        return [sum(value != 0 for value in row) for row in self.coefficients]
+        return [int((np.atleast_2d(rows) != 0).any(axis=0).sum()) for rows in self.coefficients]
 
 
-def largest_penalty(problem: LinearModel, x: Tensor, total: Total, n: int) -> float:
+def largest_penalty(problem: Sampled, x: Tensor, total: Total, n: int) -> float:
     """λ_max = max_l |ḡ_l| / w_l at the model x without features, where the problem's r is Σ w_l |x_l|: one sum of gradients, and
     every site knows the largest entry of it."""
     g = total(problem.grad(problem.everywhere(x)))[0] / n
@@ -156,8 +158,9 @@ def fit_path(
     first = _bare(1.0, task, scaled)
     problem = pooled_problem(task.loss, features, targets, scaled, first, n=n, intercept=task.intercept, weights=weights)
     x = start_of(problem, scaled)[0]
-    dealt = deal_folds(targets, net, choice.folds, choice.seed, classes=task.loss == "logistic") if dealt is None else dealt
-    folds = Folds.of_sites(problem, dealt, fold_count(choice.folds, net), total, n)
+    classes = task.loss in CLASSES
+    dealt = deal_folds(targets, net, choice.folds, choice.seed, classes=classes) if dealt is None else dealt
+    folds = Folds.of_sites(problem, dealt, fold_count(choice.folds, net), total, n, classes=classes)
     penalties = grid(largest_penalty(problem, x, total, n), choice)
     plan = plan_for(task, problem, net)
     if announce:
@@ -192,11 +195,11 @@ def fit_path(
     decided = curve.decided
     if along:
         along(1.0, f"{len(penalties)} penalties, {penalties[decided.chosen]:.3g} chosen")
-    name, times = MEASURES[task.loss]
+    name, times = MEASURES.get(task.loss, ("mean loss", 1.0))
     models = [in_units(point[0], problem, scaled, task.intercept) for point in points]
     path = PenaltyPath(
         columns=columns, measure=name, penalties=penalties,
-        coefficients=[w.tolist() for w, _ in models], intercepts=[shift for _, shift in models],
+        coefficients=[w.tolist() for w, _ in models], intercepts=[shift.tolist() for _, shift in models],
         scale=scaled.scale[0].tolist(),
         losses=(times * np.array(curve.losses)).tolist(), mean=(times * decided.mean).tolist(),
         error=(times * decided.error).tolist(), tolerances=curve.tolerances, best=decided.best, chosen=decided.chosen,
@@ -211,11 +214,11 @@ def fit_path(
 
 def _bare(l1: float, task: Task, scaled: Scaling) -> Regularizer:
     """Of the features alone."""
-    return penalty(l1, None if task.standardise else scaled.scale[0])
+    return penalty(l1, None if task.standardise else scaled.scale[0].repeat_interleave(scaled.target.shape[-1]))
 
 
 def _walk(
-    plan: Plan, problem: LinearModel, folds: Folds, x: Tensor, task: Task, net: Network, observer: Observer, total: Total
+    plan: Plan, problem: Sampled, folds: Folds, x: Tensor, task: Task, net: Network, observer: Observer, total: Total
 ) -> Walk:
     """As the plan is for one fit."""
     n = net.topology.n

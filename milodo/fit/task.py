@@ -87,7 +87,7 @@ class Fit:
 
     columns: tuple[str, ...]
     coefficients: list[float]
-    """In the units of the data."""
+    """In the units of the data; of several classes a list for each, and an intercept for each."""
     intercept: float
     standardised: list[float] | None
     """Coefficients of the standardised features, where those were asked for."""

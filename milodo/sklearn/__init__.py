@@ -6,6 +6,11 @@ except ImportError as error:
     raise ImportError("milodo.sklearn needs scikit-learn. Install it: pip install 'milodo[sklearn]'.") from error
 
 from milodo.sklearn.base import Decentralized
+from milodo.sklearn.classification import DecentralizedLogisticRegression
+from milodo.sklearn.glm import DecentralizedGLM
 from milodo.sklearn.regression import DecentralizedElasticNet, DecentralizedLasso, DecentralizedLinearRegression
 
-__all__ = ["Decentralized", "DecentralizedElasticNet", "DecentralizedLasso", "DecentralizedLinearRegression"]
+__all__ = [
+    "Decentralized", "DecentralizedElasticNet", "DecentralizedGLM", "DecentralizedLasso", "DecentralizedLinearRegression",
+    "DecentralizedLogisticRegression",
+]  # fmt: skip

@@ -17,7 +17,7 @@ from milodo.network import StackedNetwork, StackedObserver
 from milodo.sklearn.dealing import Dealt, deal, rows_of
 from milodo.status import Status
 
-TOLERANCE = 1e-8
+TOLERANCE = 1e-10
 """Relative, as `milodo.Stop` has it: of gap, residual and consensus error."""
 ITERATIONS = 200_000
 AUTO = "auto"
@@ -70,9 +70,8 @@ class Decentralized(BaseEstimator):
             tolerance=tolerance, iterations=whole("max_iter", self.max_iter, least=1),
         )  # fmt: skip
 
-    def _dealt(self, X: np.ndarray, y: np.ndarray, sites: Any, sample_weight: Any) -> Dealt:
+    def _dealt(self, X: np.ndarray, y: np.ndarray, sites: Any, weights: np.ndarray | None) -> Dealt:
         """Checked arrays, as the sites hold them."""
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
         return deal(X, y, weights, rows_of(len(X), self.n_sites, sites))
 
     def _fitted(self, data: Dealt) -> Fit:
@@ -82,8 +81,13 @@ class Decentralized(BaseEstimator):
         columns = tuple(f"x{k}" for k in range(data.features[0].shape[1]))
         return fit_model(data.features, data.targets, task, net, StackedObserver(), columns=columns, weights=data.weights)
 
+    @abstractmethod
+    def _take(self, fit: Fit) -> None:
+        """coef_ and intercept_, in the shapes that scikit-learn's have."""
+
     def _keep(self, fit: Fit, sites: list[Any]) -> Self:
-        """What came out, as attributes; the coefficients are the subclass's."""
+        """What came out, as attributes."""
+        self._take(fit)
         self.n_iter_, self.rounds_, self.bytes_ = fit.iterations, fit.rounds, fit.bytes
         self.dual_gap_, self.consensus_error_ = fit.gap * fit.unit, fit.consensus
         self.sites_, self.fit_ = sites, fit
@@ -97,6 +101,11 @@ class Decentralized(BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return X @ np.asarray(self.coef_).T + self.intercept_
+
+
+def weights_of(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
+    """How much each row counts, if that was said."""
+    return None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
 
 def penalty(name: str, value: Any, most: float = np.inf) -> float:

@@ -8,11 +8,24 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from milodo.sklearn.base import ITERATIONS, TOLERANCE, Decentralized, penalty
+from milodo.fit import Fit
+from milodo.sklearn.base import ITERATIONS, TOLERANCE, Decentralized, penalty, weights_of
 
 
-class DecentralizedRegressor(RegressorMixin, Decentralized):
-    """Squared loss; numbers as targets."""
+class OfNumbers(Decentralized):
+    """Numbers as targets."""
+
+    def _fit_numbers(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> Self:
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        data = self._dealt(X, y, sites, weights_of(sample_weight, X))
+        return self._keep(self._fitted(data), data.names)
+
+    def _take(self, fit: Fit) -> None:
+        self.coef_, self.intercept_ = np.array(fit.coefficients), float(fit.intercept)
+
+
+class DecentralizedRegressor(RegressorMixin, OfNumbers):
+    """Squared loss."""
 
     @property
     def _loss(self) -> str:
@@ -20,11 +33,7 @@ class DecentralizedRegressor(RegressorMixin, Decentralized):
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Self:
         """`sites` names the site that holds each row; without it rows are dealt out to `n_sites` sites."""
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        data = self._dealt(X, y, sites, sample_weight)
-        fit = self._fitted(data)
-        self.coef_, self.intercept_ = np.array(fit.coefficients), fit.intercept
-        return self._keep(fit, data.names)
+        return self._fit_numbers(X, y, sites, sample_weight)
 
     def predict(self, X: Any) -> np.ndarray:
         return self._linear(X)
