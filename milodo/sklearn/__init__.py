@@ -7,10 +7,11 @@ except ImportError as error:
 
 from milodo.sklearn.base import Decentralized
 from milodo.sklearn.classification import DecentralizedLogisticRegression
+from milodo.sklearn.cv import DecentralizedLassoCV, DecentralizedLogisticRegressionCV
 from milodo.sklearn.glm import DecentralizedGLM
 from milodo.sklearn.regression import DecentralizedElasticNet, DecentralizedLasso, DecentralizedLinearRegression
 
 __all__ = [
-    "Decentralized", "DecentralizedElasticNet", "DecentralizedGLM", "DecentralizedLasso", "DecentralizedLinearRegression",
-    "DecentralizedLogisticRegression",
+    "Decentralized", "DecentralizedElasticNet", "DecentralizedGLM", "DecentralizedLasso", "DecentralizedLassoCV",
+    "DecentralizedLinearRegression", "DecentralizedLogisticRegression", "DecentralizedLogisticRegressionCV",
 ]  # fmt: skip
