@@ -62,7 +62,7 @@ class Folds:
     def of_sites(
         cls, problem: Sampled, dealt: Sequence[Tensor], count: int, total: Total, n: int, *, classes: bool = False
     ) -> Folds:
-        """One sum of a number a fold, and of one more for each class. Refuses folds that are empty, or leave out all of a class."""
+        """One sum of a number a fold, and of one more for each class. Refuses folds that are empty, or hold all of a class."""
         of = torch.full((problem.n, problem.samples), -1)
         for i, fold in enumerate(dealt):
             of[i, : len(fold)] = fold

@@ -26,8 +26,8 @@ from milodo.fit.walk import Iterated, Moments, Newton, Walk
 from milodo.metrics import Units
 from milodo.network import Network, Observer
 from milodo.problems import Regularizer
-from milodo.problems.sampled import Sampled
 from milodo.problems.regularizers import Sparing
+from milodo.problems.sampled import Sampled
 from milodo.types import NodeTensor
 
 CLASSES = ("logistic", "softmax")
@@ -83,8 +83,7 @@ class PenaltyPath:
     penalties: list[float]
     """From the largest to the smallest."""
     coefficients: list[Any]
-    """Of the model of all samples, a row a penalty, in the units of the data; where there are more than two classes, a row of rows,
-    one a class."""
+    """Of the model of all samples, a row a penalty, in the units of the data; of several classes a row of rows, one each."""
     intercepts: list[Any]
     scale: list[float]
     """Of each column, its standard deviation over all sites (its root mean square without an intercept): what makes coefficients
@@ -162,10 +161,12 @@ def fit_path(
     dealt = deal_folds(targets, net, choice.folds, choice.seed, classes=classes) if dealt is None else dealt
     folds = Folds.of_sites(problem, dealt, fold_count(choice.folds, net), total, n, classes=classes)
     penalties = grid(largest_penalty(problem, x, total, n), choice)
-    plan = plan_for(task, problem, net)
+    every, since = problem.reweighed(folds.training(problem)), net.traffic.snapshot()
+    plan = plan_for(task, every, net)  # what suits all samples and the folds alike
+    net.traffic.widen(since, folds.count + 1)
     if announce:
         announce(plan)
-    walk = _walk(plan, problem, folds, x, task, net, observer, total)
+    walk = _walk(plan, problem, every, folds, x, task, net, observer, total)
     unit = float(observer.agreed(Units.of(problem, observer).value))
     curve, points = Curve(choice.rule, unit, choice.tolerance, walk.coarse, walk.exact), list[Tensor]()
     curve.weights = None if weights is None else folds.share.numpy()
@@ -218,13 +219,13 @@ def _bare(l1: float, task: Task, scaled: Scaling) -> Regularizer:
 
 
 def _walk(
-    plan: Plan, problem: Sampled, folds: Folds, x: Tensor, task: Task, net: Network, observer: Observer, total: Total
-) -> Walk:
-    """As the plan is for one fit."""
+    plan: Plan, problem: Sampled, every: Sampled, folds: Folds, x: Tensor, task: Task, net: Network, observer: Observer,
+    total: Total,
+) -> Walk:  # fmt: skip
+    """As the plan is for one fit; `every` has an instance for all samples and one for those outside of each fold."""
     n = net.topology.n
     if plan.algorithm is None and problem.quadratic:
         return Moments(problem, folds.inside(problem), folds.share, x, total, n)
-    every = problem.reweighed(folds.training(problem))
     if plan.algorithm is None:
         return Newton(every, x, total, observer, n)
     return Iterated(every, plan.algorithm.at(net.nodes), x, net, observer, steps=task.iterations, every=max(1, plan.every // 3))

@@ -65,9 +65,7 @@ class Moments(Walk):
 
     exact = True
 
-    def __init__(
-        self, problem: Sampled, inside: Tensor | None, share: Tensor | None, x: Tensor, total: Total, n: int
-    ) -> None:
+    def __init__(self, problem: Sampled, inside: Tensor | None, share: Tensor | None, x: Tensor, total: Total, n: int) -> None:
         """`inside` are the weights of the samples in each fold [folds, n, N], if there are folds; x [d] is where all begin."""
         d = problem.d
         folds = problem if inside is None else problem.reweighed(inside)

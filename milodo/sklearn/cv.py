@@ -98,7 +98,7 @@ def _folds(cv: Any, X: np.ndarray, y: np.ndarray) -> tuple[int | str, np.ndarray
     """How many folds, and of given splits the fold of each row."""
     if isinstance(cv, str) and cv == SITES:
         return SITES, None
-    if not (hasattr(cv, "split") or (isinstance(cv, Iterable) and not isinstance(cv, str))):
+    if isinstance(cv, str) or not (hasattr(cv, "split") or isinstance(cv, Iterable)):
         return whole("cv", cv, least=2), None
     splits = list(check_cv(cv).split(X, y if y.ndim == 1 else y.argmax(1)))
     fold = np.full(len(X), -1)
