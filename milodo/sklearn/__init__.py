@@ -9,8 +9,9 @@ from milodo.sklearn.base import Decentralized
 from milodo.sklearn.classification import DecentralizedLogisticRegression
 from milodo.sklearn.glm import DecentralizedGLM
 from milodo.sklearn.regression import DecentralizedElasticNet, DecentralizedLasso, DecentralizedLinearRegression
+from milodo.sklearn.saved import load
 
 __all__ = [
     "Decentralized", "DecentralizedElasticNet", "DecentralizedGLM", "DecentralizedLasso", "DecentralizedLinearRegression",
-    "DecentralizedLogisticRegression",
+    "DecentralizedLogisticRegression", "load",
 ]  # fmt: skip
