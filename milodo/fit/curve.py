@@ -9,9 +9,9 @@ import numpy as np
 
 RULES = ("min", "1se")
 """The least mean loss; or the largest penalty whose mean loss is within one standard error of the least."""
-COARSE, HARMLESS, REACH = 1e-2, 0.1, 5.0
-"""The loosest tolerance; what a tolerance may be of how much the curve changes or lies above its minimum; and within how many
-tolerances of what decides a penalty is solved again."""
+HARMLESS, REACH = 0.1, 5.0
+"""What a tolerance may be of how much the curve changes or lies above its minimum; and within how many tolerances of what decides
+a penalty is solved again."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Curve:
     """The objective without features, to which tolerances are relative."""
     tight: float
     """The tolerance of what may be chosen."""
+    coarse: float = 1e-2
+    """The loosest."""
     exact: bool = False
     """Whether all losses are, whatever the tolerance."""
     weights: np.ndarray | None = None
@@ -64,7 +66,7 @@ class Curve:
             return self.tight
         mean = self.decided.mean / self.unit
         harmless = HARMLESS * max(abs(mean[-1] - mean[-2]), mean[-1] - mean.min())
-        return float(np.clip(harmless, self.tight, max(COARSE, self.tight)))
+        return float(np.clip(harmless, self.tight, max(self.coarse, self.tight)))
 
     def doubtful(self) -> int | None:
         """A penalty solved coarsely that might be chosen, or decide what is, if it were solved better; the likeliest."""

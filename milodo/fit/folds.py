@@ -13,19 +13,19 @@ from milodo.errors import InvalidInput, whole
 from milodo.fit.pooled import Total
 from milodo.network import Network
 from milodo.problems.base import stream
-from milodo.problems.linear import LinearModel
+from milodo.problems.sampled import Sampled
 from milodo.types import NodeTensor
 
 SITES = "sites"
 """Leave one site out: every fold is all of a site."""
 
 ROUNDING = 1e-12
-"""Of a share, below which it is none."""
+"""A share of all samples below which it is none."""
 
 
 def deal_folds(targets: Sequence[Tensor], net: Network, folds: int | str, seed: int, *, classes: bool) -> list[Tensor]:
     """The fold of each sample of the nodes held here: every site deals its own out like cards, each class by itself, in an order
-    that the seed and the number of the node decide. Nodes begin with different folds, so small sites do not all fill the first."""
+    that the seed and the number of the node decide. Nodes begin with different folds: small sites do not all fill the first."""
     count = fold_count(folds, net)
     if folds == SITES:
         return [torch.full((len(y),), node) for node, y in zip(net.nodes, targets, strict=True)]
@@ -33,7 +33,8 @@ def deal_folds(targets: Sequence[Tensor], net: Network, folds: int | str, seed: 
     for node, y in zip(net.nodes, targets, strict=True):
         order = stream(seed, node).permutation(len(y))
         if classes:
-            order = order[np.argsort(y.numpy()[order], kind="stable")]
+            label = (y if y.ndim == 1 else y.argmax(-1)).numpy()
+            order = order[np.argsort(label[order], kind="stable")]
         fold = np.empty(len(y), dtype=np.int64)
         fold[order] = (np.arange(len(y)) + node) % count
         found.append(torch.from_numpy(fold))
@@ -58,40 +59,43 @@ class Folds:
     """Of all samples, by weight, what each fold has [folds]; the same at every node."""
 
     @classmethod
-    def of_sites(cls, problem: LinearModel, dealt: Sequence[Tensor], count: int, total: Total, n: int) -> Folds:
-        """One sum of a number a fold, two for classes. Refuses folds that are empty, or leave one class to learn from."""
+    def of_sites(
+        cls, problem: Sampled, dealt: Sequence[Tensor], count: int, total: Total, n: int, *, classes: bool = False
+    ) -> Folds:
+        """One sum of a number a fold, and of one more for each class. Refuses folds that are empty, or hold all of a class."""
         of = torch.full((problem.n, problem.samples), -1)
         for i, fold in enumerate(dealt):
             of[i, : len(fold)] = fold
         inside = problem.weigh((of == torch.arange(count)[:, None, None]).to(problem.dtype))  # [folds, n, N]
-        parts = [inside.mean(-1).mT]
-        if not problem.attained:
-            parts.append((inside * problem.b).mean(-1).mT)
-        mass = total(torch.cat(parts, dim=-1))[0] / n
-        share, second = mass[:count], mass[count:]
+        parts = [inside.unsqueeze(-1)]
+        if classes:
+            label = problem.b if problem.b.ndim == 3 else torch.stack((1 - problem.b, problem.b), dim=-1)
+            parts.append(inside.unsqueeze(-1) * label)
+        own = torch.cat(parts, dim=-1).mean(-2)  # [folds, n, 1 and classes]
+        mass = (total(own.movedim(0, 1).flatten(1))[0] / n).view(count, -1)
+        share = mass[:, 0]
         for k, size in enumerate(share.tolist()):
-            if not 0 < size < 1:
-                held = "no sample" if size <= 0 else "all samples"
+            if not ROUNDING < size < 1 - ROUNDING:
+                held = "no sample" if size <= ROUNDING else "all samples"
                 raise InvalidInput(f"fold {k + 1} of {count} has {held} of all sites together. Use fewer folds.", "folds")
-        left = (second.sum() - second) / (1 - share[: len(second)])  # what the second class has of the samples outside
-        alone = (left < ROUNDING) | (left > 1 - ROUNDING)
-        if bool(alone.any()):
-            k = int(alone.nonzero()[0])
+        lost = ((mass[:, 1:].sum(0) - mass[:, 1:]) < ROUNDING).any(-1)
+        if bool(lost.any()):
             raise InvalidInput(
-                f"without fold {k + 1} of {count} only one class is left to learn from. Use fewer folds, or folds inside the sites.",
+                f"all samples of a class lie in fold {int(lost.nonzero()[0]) + 1} of {count}, so without it there is nothing to "
+                "learn that class from. Use fewer folds, inside the sites.",
                 "folds",
-            )
+            )  # fmt: skip
         return cls(of, share)
 
     @property
     def count(self) -> int:
         return len(self.share)
 
-    def inside(self, problem: LinearModel) -> Tensor:
+    def inside(self, problem: Sampled) -> Tensor:
         """Weights of the samples in each fold [folds, n, N]."""
         return problem.weigh((self.of == torch.arange(self.count)[:, None, None]).to(problem.dtype))
 
-    def training(self, problem: LinearModel) -> Tensor:
+    def training(self, problem: Sampled) -> Tensor:
         """Weights of all samples, and of those outside of each fold [1 + folds, n, N].
 
         Where λ weighs against a mean, as alpha of scikit-learn's Lasso does, those outside have mean weight one again. The C of
@@ -100,10 +104,11 @@ class Folds:
         outside = problem.weigh((self.of != torch.arange(self.count)[:, None, None]).to(problem.dtype))
         if problem.attained:
             outside = outside / (1 - self.share)[:, None, None]
-        everything = problem.weigh(torch.ones_like(problem.b))
+        everything = problem.weigh(torch.ones_like(outside[0]))
         return torch.cat((everything.unsqueeze(0), outside))
 
-    def losses(self, problem: LinearModel, x: NodeTensor, total: Total, n: int) -> Tensor:
-        """Mean losses of each fold's samples under the model that has not seen them [folds]; one sum of a number a fold."""
+    def losses(self, problem: Sampled, x: NodeTensor) -> NodeTensor:
+        """Of the samples of each fold under the model that has not seen them, x [folds, n, d]: each node's part of the mean over
+        all sites [n, folds]."""
         each = (self.inside(problem) * problem.loss(problem.predict(x))).mean(-1)  # [folds, n]
-        return total(each.mT.contiguous())[0] / n / self.share
+        return each.mT / self.share

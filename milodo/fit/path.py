@@ -26,11 +26,13 @@ from milodo.fit.walk import Iterated, Moments, Newton, Walk
 from milodo.metrics import Units
 from milodo.network import Network, Observer
 from milodo.problems import Regularizer
-from milodo.problems.linear import LinearModel
 from milodo.problems.regularizers import Sparing
+from milodo.problems.sampled import Sampled
+from milodo.types import NodeTensor
 
-MEASURES = {"squared": ("mean squared error", 2.0), "logistic": ("log loss", 1.0)}
-"""What a curve shows, and how many times the problem's own loss that is."""
+CLASSES = ("logistic", "softmax")
+MEASURES = {"squared": ("mean squared error", 2.0), "logistic": ("log loss", 1.0), "softmax": ("log loss", 1.0)}
+"""What a curve shows, and how many times the problem's own loss that is; the mean of that loss unless it is here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,9 @@ class Choice:
         if self.rule not in RULES:
             raise unknown("rule", self.rule, RULES)
         if isinstance(self.folds, str) and self.folds != SITES:
-            raise InvalidInput(f"folds is {self.folds!r}. Give a number of folds, or 'sites' to leave out one at a time.", "folds")
+            raise InvalidInput(
+                f"folds is {self.folds!r}. Give a number of folds, or 'sites' to leave out one at a time.", "folds"
+            )
         if not isinstance(self.folds, str):
             whole("the number of folds", self.folds, least=2)
         if self.alphas is not None and (not self.alphas or not all(math.isfinite(a) and a > 0 for a in self.alphas)):
@@ -70,7 +74,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Path:
+class PenaltyPath:
     """Models along the path, and what the folds say of them."""
 
     columns: tuple[str, ...]
@@ -78,9 +82,12 @@ class Path:
     """What losses are."""
     penalties: list[float]
     """From the largest to the smallest."""
-    coefficients: list[list[float]]
-    """Of the model of all samples, a row a penalty, in the units of the data."""
-    intercepts: list[float]
+    coefficients: list[Any]
+    """Of the model of all samples, a row a penalty, in the units of the data; of several classes a row of rows, one each."""
+    intercepts: list[Any]
+    scale: list[float]
+    """Of each column, its standard deviation over all sites (its root mean square without an intercept): what makes coefficients
+    of different columns comparable."""
     losses: list[list[float]]
     """A row a penalty, a number a fold."""
     mean: list[float]
@@ -105,12 +112,17 @@ class Path:
         return self.penalties[self.chosen]
 
     @property
+    def at_end(self) -> bool:
+        """Whether the least loss is that of the smallest penalty: then the least of all may lie further down."""
+        return len(self.penalties) > 1 and self.best == len(self.penalties) - 1
+
+    @property
     def used(self) -> list[int]:
         """Features of each model."""
-        return [sum(value != 0 for value in row) for row in self.coefficients]
+        return [int((np.atleast_2d(rows) != 0).any(axis=0).sum()) for rows in self.coefficients]
 
 
-def largest_penalty(problem: LinearModel, x: Tensor, total: Total, n: int) -> float:
+def largest_penalty(problem: Sampled, x: Tensor, total: Total, n: int) -> float:
     """λ_max = max_l |ḡ_l| / w_l at the model x without features, where the problem's r is Σ w_l |x_l|: one sum of gradients, and
     every site knows the largest entry of it."""
     g = total(problem.grad(problem.everywhere(x)))[0] / n
@@ -133,7 +145,7 @@ def fit_path(
     *, columns: tuple[str, ...], dealt: Sequence[Tensor] | None = None,
     weights: Sequence[Tensor] | None = None, along: Callable[[float, str], None] | None = None,
     announce: Callable[[Plan], None] | None = None, **also: Any,
-) -> tuple[Fit, Path]:  # fmt: skip
+) -> tuple[Fit, PenaltyPath]:  # fmt: skip
     """The penalty is chosen, and the model of all sites' samples fitted with it; the task's own penalty counts for nothing.
 
     `dealt` gives the folds of the samples of the nodes held here, if they are not to be drawn; `along` hears how much of the path
@@ -145,38 +157,51 @@ def fit_path(
     first = _bare(1.0, task, scaled)
     problem = pooled_problem(task.loss, features, targets, scaled, first, n=n, intercept=task.intercept, weights=weights)
     x = start_of(problem, scaled)[0]
-    dealt = deal_folds(targets, net, choice.folds, choice.seed, classes=task.loss == "logistic") if dealt is None else dealt
-    folds = Folds.of_sites(problem, dealt, fold_count(choice.folds, net), total, n)
+    classes = task.loss in CLASSES
+    dealt = deal_folds(targets, net, choice.folds, choice.seed, classes=classes) if dealt is None else dealt
+    folds = Folds.of_sites(problem, dealt, fold_count(choice.folds, net), total, n, classes=classes)
     penalties = grid(largest_penalty(problem, x, total, n), choice)
-    plan = plan_for(task, problem, net)
+    every, since = problem.reweighed(folds.training(problem)), net.traffic.snapshot()
+    plan = plan_for(task, every, net)  # what suits all samples and the folds alike
+    net.traffic.widen(since, folds.count + 1)
     if announce:
         announce(plan)
-    walk = _walk(plan, problem, folds, x, task, net, observer, total)
+    walk = _walk(plan, problem, every, folds, x, task, net, observer, total)
     unit = float(observer.agreed(Units.of(problem, observer).value))
-    curve, points = Curve(choice.rule, unit, choice.tolerance, walk.exact), list[Tensor]()
+    curve, points = Curve(choice.rule, unit, choice.tolerance, walk.coarse, walk.exact), list[Tensor]()
     curve.weights = None if weights is None else folds.share.numpy()
 
-    def go_to(p: int, tolerance: float) -> tuple[np.ndarray, float]:
+    def losses_at(p: int, tolerance: float) -> NodeTensor:
         bare = _bare(penalties[p], task, scaled)
         walk.to(replace(problem.reg, reg=bare) if isinstance(problem.reg, Sparing) else bare, tolerance)
         points[p : p + 1] = [walk.points]
-        return folds.losses(problem, walk.x[1:], total, n).numpy(), tolerance
-
-    for p, l1 in enumerate(penalties):
-        curve.add(*go_to(p, curve.next_tolerance()))
         if along:
-            along((p + 1) / (len(penalties) + 1), f"penalty {p + 1} of {len(penalties)}, {l1:.3g}")
+            along((p + 1) / (len(penalties) + 1), f"penalty {p + 1} of {len(penalties)}, {penalties[p]:.3g}")
+        return folds.losses(problem, walk.x[1:])
+
+    def told(own: NodeTensor) -> np.ndarray:
+        return (total(own)[0] / n).numpy()
+
+    if walk.exact:  # then nothing waits for the losses, and all travel at once
+        own = torch.cat([losses_at(p, choice.tolerance) for p in range(len(penalties))], dim=-1)
+        for losses in np.split(told(own), len(penalties)):
+            curve.add(losses, choice.tolerance)
+    else:
+        for p in range(len(penalties)):
+            tolerance = curve.next_tolerance()
+            curve.add(told(losses_at(p, tolerance)), tolerance)
     while (doubtful := curve.doubtful()) is not None:
         walk.back(points[doubtful])
-        curve.put(doubtful, *go_to(doubtful, choice.tolerance))
+        curve.put(doubtful, told(losses_at(doubtful, choice.tolerance)), choice.tolerance)
     decided = curve.decided
     if along:
         along(1.0, f"{len(penalties)} penalties, {penalties[decided.chosen]:.3g} chosen")
-    name, times = MEASURES[task.loss]
+    name, times = MEASURES.get(task.loss, ("mean loss", 1.0))
     models = [in_units(point[0], problem, scaled, task.intercept) for point in points]
-    path = Path(
+    path = PenaltyPath(
         columns=columns, measure=name, penalties=penalties,
-        coefficients=[w.tolist() for w, _ in models], intercepts=[float(shift) for _, shift in models],
+        coefficients=[w.tolist() for w, _ in models], intercepts=[shift.tolist() for _, shift in models],
+        scale=scaled.scale[0].tolist(),
         losses=(times * np.array(curve.losses)).tolist(), mean=(times * decided.mean).tolist(),
         error=(times * decided.error).tolist(), tolerances=curve.tolerances, best=decided.best, chosen=decided.chosen,
         rule=choice.rule, folds="one site each" if choice.folds == SITES else f"{choice.folds} inside the sites",
@@ -190,17 +215,17 @@ def fit_path(
 
 def _bare(l1: float, task: Task, scaled: Scaling) -> Regularizer:
     """Of the features alone."""
-    return penalty(l1, None if task.standardise else scaled.scale[0])
+    return penalty(l1, None if task.standardise else scaled.scale[0].repeat_interleave(scaled.target.shape[-1]))
 
 
 def _walk(
-    plan: Plan, problem: LinearModel, folds: Folds, x: Tensor, task: Task, net: Network, observer: Observer, total: Total
-) -> Walk:
-    """As the plan is for one fit."""
+    plan: Plan, problem: Sampled, every: Sampled, folds: Folds, x: Tensor, task: Task, net: Network, observer: Observer,
+    total: Total,
+) -> Walk:  # fmt: skip
+    """As the plan is for one fit; `every` has an instance for all samples and one for those outside of each fold."""
     n = net.topology.n
     if plan.algorithm is None and problem.quadratic:
         return Moments(problem, folds.inside(problem), folds.share, x, total, n)
-    every = problem.reweighed(folds.training(problem))
     if plan.algorithm is None:
         return Newton(every, x, total, observer, n)
-    return Iterated(every, plan.algorithm.at(net.nodes), x, net, observer, steps=task.iterations, every=max(1, plan.every // 2))
+    return Iterated(every, plan.algorithm.at(net.nodes), x, net, observer, steps=task.iterations, every=max(1, plan.every // 3))

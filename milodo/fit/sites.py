@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, shortened
 from milodo.fit.model import Plan, fit_model
+from milodo.fit.path import Choice, PenaltyPath, fit_path
 from milodo.fit.task import Fit, Task
 from milodo.network import Network, Observer, StackedNetwork, StackedObserver
 
@@ -44,20 +46,44 @@ def fit_here(
     announce: Callable[[Plan], None] | None = None,
 ) -> Fit:
     """All sites in this process: a simulation that moves no bytes, and counts those it would move."""
+    net, classes = _met(sites, task)
+    return fit_sites(sites, classes, task, net, StackedObserver(), progress=progress, announce=announce)
+
+
+def choose_here(sites: Sequence[Site], task: Task, choice: Choice, **also: Any) -> tuple[Fit, PenaltyPath]:
+    """The same with a penalty that is chosen; `also` are further arguments of fit_path."""
+    net, classes = _met(sites, task)
+    return choose_sites(sites, classes, task, choice, net, StackedObserver(), **also)
+
+
+def _met(sites: Sequence[Site], task: Task) -> tuple[StackedNetwork, tuple[str, str] | None]:
     for site in sites[1:]:
         same_columns(sites[0].name, sites[0].columns, site.name, site.columns)
     net = StackedNetwork(task.topology(len(sites)), task.weights)
     classes = two_classes([classes_here(site, task.target) for site in sites], task.target) if task.loss == "logistic" else None
-    return fit_sites(sites, classes, task, net, StackedObserver(), progress=progress, announce=announce)
+    return net, classes
 
 
 def fit_sites(
     sites: Sequence[Site], classes: tuple[str, str] | None, task: Task, net: Network, observer: Observer, **also: Any
 ) -> Fit:
     """The model of all sites, from those held here; `also` are further arguments of fit_model."""
+    return fit_model(*_arrays(sites, classes, task), task, net, observer, columns=sites[0].columns, classes=classes, **also)
+
+
+def choose_sites(
+    sites: Sequence[Site], classes: tuple[str, str] | None, task: Task, choice: Choice, net: Network, observer: Observer,
+    **also: Any,
+) -> tuple[Fit, PenaltyPath]:  # fmt: skip
+    """The same with a penalty that is chosen; `also` are further arguments of fit_path."""
+    arrays = _arrays(sites, classes, task)
+    return fit_path(*arrays, task, choice, net, observer, columns=sites[0].columns, classes=classes, **also)
+
+
+def _arrays(sites: Sequence[Site], classes: tuple[str, str] | None, task: Task) -> tuple[list[Tensor], list[Tensor]]:
     features = [torch.from_numpy(site.features) for site in sites]
     targets = [torch.from_numpy(indicator(site, classes) if classes else numeric_target(site, task.target)) for site in sites]
-    return fit_model(features, targets, task, net, observer, columns=sites[0].columns, classes=classes, **also)
+    return features, targets
 
 
 def same_columns(first: str, ours: Sequence[str], other: str, theirs: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from milodo.errors import InvalidInput, quoted, shortened
 from milodo.files import FORMAT, is_file, make_writable, write_csv, write_json
+from milodo.fit.path import Choice, PenaltyPath
 from milodo.fit.sites import Site, numbers
 from milodo.fit.task import Fit, Task
 from milodo.memory import need_memory
@@ -166,3 +167,17 @@ def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: 
     rows = zip((*fit.columns, "(intercept)"), (*fit.coefficients, fit.intercept), strict=True)
     write_csv(folder / "coefficients.csv", ["name", "coefficient"], rows)
     return folder / "fit.json"
+
+
+def write_path(path: PenaltyPath, folder: Path, choice: Choice) -> Path:
+    """path.json with everything, and path.csv with a row a penalty."""
+    make_writable(folder)
+    facts = {"format": FORMAT, "choice": asdict(choice), **asdict(path), "penalty": path.penalty, "used": path.used}
+    write_json(folder / "path.json", facts)
+    header = ["penalty", "mean loss", "standard error", "features", "chosen", "(intercept)", *path.columns]
+    table = zip(path.penalties, path.mean, path.error, path.used, path.intercepts, path.coefficients, strict=True)
+    rows = (
+        [l1, mean, error, used, int(p == path.chosen), shift, *w] for p, (l1, mean, error, used, shift, w) in enumerate(table)
+    )
+    write_csv(folder / "path.csv", header, rows)
+    return folder / "path.json"

@@ -1,7 +1,7 @@
 """Ways to walk down a path of penalties, for all samples and for those outside of each fold at once.
 
-Each goes on from where it is, and uses again what sites have told each other: moments once for all penalties, curvatures as long as
-they help, the state of a method with what its messages remember. The folds' numbers travel beside each other in the same messages.
+Each goes on from where it is, and uses again what sites have told each other: moments once for all penalties, curvatures as long
+as they help, the state of a method with what its messages remember. What belongs to different folds travels in the same messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from milodo.loop import Stop, solve
 from milodo.metrics import Units, mean_point, off_by
 from milodo.network import Network, Observer
 from milodo.problems import Regularizer
-from milodo.problems.linear import LinearModel
+from milodo.problems.sampled import Sampled
 from milodo.status import Status
 from milodo.types import NodeTensor
 
@@ -37,6 +37,8 @@ class Walk(ABC):
     x: NodeTensor
     exact: bool = False
     """Whether every penalty is solved to rounding, whatever the tolerance."""
+    coarse: float = 1e-2
+    """The loosest tolerance that is worth its saving."""
 
     @abstractmethod
     def to(self, reg: Regularizer, tolerance: float) -> None:
@@ -63,7 +65,7 @@ class Moments(Walk):
 
     exact = True
 
-    def __init__(self, problem: LinearModel, inside: Tensor | None, share: Tensor | None, x: Tensor, total: Total, n: int) -> None:
+    def __init__(self, problem: Sampled, inside: Tensor | None, share: Tensor | None, x: Tensor, total: Total, n: int) -> None:
         """`inside` are the weights of the samples in each fold [folds, n, N], if there are folds; x [d] is where all begin."""
         d = problem.d
         folds = problem if inside is None else problem.reweighed(inside)
@@ -104,7 +106,9 @@ class Newton(Walk):
     """Where curvature changes slowly along the path: Newton's method with curvature that is asked for again only where a step
     left more than SLOW of how far off it was. Folds borrow that of all samples first."""
 
-    def __init__(self, problem: LinearModel, x: Tensor, total: Total, observer: Observer, n: int) -> None:
+    coarse = 1e-3
+
+    def __init__(self, problem: Sampled, x: Tensor, total: Total, observer: Observer, n: int) -> None:
         """The problem has an instance for all samples and one for those outside of each fold; x [d] is where all begin."""
         self.problem, self.total, self.observer, self.n = problem, total, observer, n
         self.units = Units.of(problem, observer)
@@ -144,7 +148,7 @@ class Newton(Walk):
             aims = [minimise(H, g[b], self.at[b], reg) for b in left if (H := self.H[b]) is not None]
             short = self._towards(problem, left, torch.stack(aims))
 
-    def _told(self, problem: LinearModel, left: list[int], ask: list[int]) -> dict[int, Tensor]:
+    def _told(self, problem: Sampled, left: list[int], ask: list[int]) -> dict[int, Tensor]:
         """Gradients of the instances that are left, and new curvatures: one sum."""
         d = problem.d
         u = problem.predict(self.x)
@@ -162,11 +166,11 @@ class Newton(Walk):
                 self.H = [H if k == 0 else H * share for k, share in enumerate(self.share)]
         return dict(zip(left, gradients, strict=True))
 
-    def _only(self, instances: list[int]) -> LinearModel:
+    def _only(self, instances: list[int]) -> Sampled:
         assert self.problem.weights is not None
         return self.problem.reweighed(self.problem.weights[instances])
 
-    def _towards(self, problem: LinearModel, left: list[int], aims: Tensor) -> set[int]:
+    def _towards(self, problem: Sampled, left: list[int], aims: Tensor) -> set[int]:
         """The best point on the way to each aim, by one sum of values; who could not go all the way needs new curvature."""
         here = self.at[left]
         lengths = torch.tensor((0.0, *LENGTHS), dtype=here.dtype)
@@ -198,7 +202,7 @@ class Iterated(Walk):
     """Any method, going on from its last state under the next penalty: steps, duals and what messages remember stay."""
 
     def __init__(
-        self, problem: LinearModel, method: Algorithm, x: Tensor, net: Network, observer: Observer, *, steps: int, every: int
+        self, problem: Sampled, method: Algorithm, x: Tensor, net: Network, observer: Observer, *, steps: int, every: int
     ) -> None:
         """The problem has an instance for all samples and one for those outside of each fold; x [d] is where all begin."""
         self.problem, self.method, self.net, self.observer = problem, method, net, observer

@@ -26,7 +26,7 @@ class Softmax(Sampled):
         super().__init__(A, b, reg, weights)
         self.p, self.k = self.d, self.b.shape[-1]
         self.d = self.p * self.k
-        counted = self.b if weights is None else self.b[self.weigh(torch.ones_like(self.b[..., 0])) > 0]
+        counted = self.b if self.weights is None else self.b[(self.weights > 0).reshape(-1, *self.b.shape[:-1]).any(0)]
         if bool(((counted != 0) & (counted != 1)).any()) or bool((counted.sum(-1) != 1).any()):
             raise InvalidInput("b must be 1 at the class of each sample and 0 at the others.")
 
