@@ -76,6 +76,12 @@ def fit_model(
     are 0 and 1, and of k classes [N, k], 1 at the class of a sample. `weights` [N] say how much each sample counts. What is known
     need not be told again."""
     begun = time.perf_counter()
+    if task.loss == "softmax" and targets[0].ndim != 2:
+        raise InvalidInput(
+            "the softmax loss takes classes as columns of 0 and 1. Use the logistic loss for two classes, and milodo.sklearn, which "
+            "makes the columns, for more.",
+            "loss",
+        )
     total = total_of(net, reliable=task.links == "reliable")
     centre = task.intercept or task.standardise
     scaled = known.scaled if known else scaling(features, targets, total, centre=centre, weights=weights)

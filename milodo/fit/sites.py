@@ -107,13 +107,13 @@ def numeric_target(site: Site, name: str) -> np.ndarray:
 
 def classes_here(site: Site, name: str) -> list[str]:
     """The different values of the target at one site, as text."""
-    values = sorted({_label(value) for value in site.target.tolist()})
+    values = sorted({label(value) for value in site.target.tolist()})
     if {"", "nan", "None"} & set(values):
         raise InvalidInput(f"{site.name}: column {quoted(name)} has missing values. Remove those rows first.")
     if len(values) > 2:  # said here and told to nobody: so many values are data, not classes
         raise InvalidInput(
             f"{site.name}: column {quoted(name)} has {len(values)} different values, but the logistic loss needs two classes. "
-            "Use the squared loss for numbers.",
+            "Use the squared loss for numbers, or milodo.sklearn for more classes.",
             "loss",
         )
     return values
@@ -126,7 +126,7 @@ def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, st
         few = ", ".join(shortened(label, 30) for label in sorted(found)[:5])
         raise InvalidInput(
             f"column {quoted(name)} has {len(found)} different values over all sites ({few}{', ...' if len(found) > 5 else ''}), "
-            "but the logistic loss needs two classes. Use the squared loss for numbers.",
+            "but the logistic loss needs two classes. Use the squared loss for numbers, or milodo.sklearn for more classes.",
             "loss",
         )
     first, second = sorted(found, key=float if all(map(_is_number, found)) else str)
@@ -135,10 +135,10 @@ def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, st
 
 def indicator(site: Site, classes: tuple[str, str]) -> np.ndarray:
     """1 where the target is the second class."""
-    return np.array([float(_label(value) == classes[1]) for value in site.target.tolist()])
+    return np.array([float(label(value) == classes[1]) for value in site.target.tolist()])
 
 
-def _label(value: object) -> str:
+def label(value: object) -> str:
     """1, 1.0 and '1' are one class."""
     if isinstance(value, bool):
         return str(int(value))
@@ -150,14 +150,14 @@ def _label(value: object) -> str:
 
 
 def numbers(
-    site: str, name: str, values: np.ndarray, advice: str = "Ignore it, or encode it first.", remedy: str = "ignore"
+    site: str, name: str, values: np.ndarray, advice: str = "Ignore it, or encode it first.", remedy: str | None = "ignore"
 ) -> np.ndarray:
     """A column as numbers, all of them finite."""
     if values.dtype.kind not in "biuf":
         row = next((k for k, value in enumerate(values.tolist()) if not _is_number(value)), None)
         if row is not None:
             said = f"{site}: column {quoted(name)}, row {row + 1} {_why_no_number(values.tolist()[row], advice)}"
-            raise InvalidInput(said, *[remedy] * said.endswith(advice))
+            raise InvalidInput(said, *[remedy] * said.endswith(advice) if remedy else [])
     found = values.astype(np.float64)
     if not np.isfinite(found).all():
         row = int(np.flatnonzero(~np.isfinite(found))[0])

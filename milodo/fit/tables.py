@@ -25,6 +25,20 @@ DELIMITERS = ",;\t"
 
 def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
     """The table in a file: every column but the target and the ignored ones is a feature, and must be numeric and complete."""
+    columns = read_columns(path, target, [name for name in ignore if name != target])
+    if target not in columns:
+        raise InvalidInput(
+            f"{path}: no column {quoted(target)} to predict. Its columns: {_some(columns)}. Choose one of them.", "target"
+        )
+    names = tuple(name for name in columns if name != target)
+    if not names:
+        raise InvalidInput(f"{path}: no column but the target {quoted(target)}, so there is nothing to predict it from.")
+    features = np.stack([numbers(str(path), name, columns[name]) for name in names], axis=1)
+    return Site(str(path), names, features, columns[target])
+
+
+def read_columns(path: Path, target: str, ignore: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The columns of a file but the ignored ones, as they were written; an NPZ file may hold the target beside its table."""
     if not is_file(path):
         raise InvalidInput(f"no file {quoted(str(path))}. Give the path of a CSV, Parquet or NPZ file.")
     readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
@@ -47,20 +61,12 @@ def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
             raise InvalidInput(f"{path}: column {quoted(name)} does not hold one real number or word in each row.")
         if not name.strip():
             raise InvalidInput(f"{path}: a column has no name (an index that was saved with the table?). Name or remove it.")
-    if target not in columns:
-        raise InvalidInput(
-            f"{path}: no column {quoted(target)} to predict. Its columns: {_some(columns)}. Choose one of them.", "target"
-        )
     for name in ignore:
         if name not in columns:
             raise InvalidInput(f"{path}: no column {quoted(name)} to ignore. Its columns: {_some(columns)}.")
-    names = tuple(name for name in columns if name != target and name not in ignore)
-    if not names:
-        raise InvalidInput(f"{path}: no column but the target {quoted(target)}, so there is nothing to predict it from.")
-    if len(columns[target]) == 0:
+    if any(len(values) == 0 for values in columns.values()):
         raise InvalidInput(f"{path}: the file has columns but no rows.")
-    features = np.stack([numbers(str(path), name, columns[name]) for name in names], axis=1)
-    return Site(str(path), names, features, columns[target])
+    return {name: values for name, values in columns.items() if name not in ignore}
 
 
 def _some(columns: dict[str, np.ndarray]) -> str:

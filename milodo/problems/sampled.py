@@ -22,7 +22,7 @@ AT_ONCE = 1 << 22
 SETTLING = 50
 """Newton steps at most to settle intercepts."""
 ROUNDING = 1e-15
-"""Of the intercepts, or of log odds: a step this short is none."""
+"""Of the intercepts, of slopes or of log odds: a step this short is none."""
 
 
 class Sampled(Problem):
@@ -116,7 +116,7 @@ class Sampled(Problem):
         return v if self.weights is None else self.weights * v
 
     def value(self, x: NodeTensor) -> NodeScalar:
-        return self.value_from(self.predict(x))
+        return self.weigh(self.loss(self.predict(x))).mean(-1)
 
     def grad(self, x: NodeTensor) -> NodeTensor:
         return self.pull_back(self.loss_slope(self.predict(x)))
@@ -180,15 +180,17 @@ class Sampled(Problem):
         spares = self.reg.spares
         if not spares:
             return x
-        x = x.clone()
-        unit = 0.0 if self.homogeneous else 1.0  # log odds need no unit
+        x, unit = x.clone(), None
         for _ in range(SETTLING):
             u = self.predict(self.everywhere(x))
-            step = self.intercept_step(u, self.loss_slope(u), observer)
+            v = self.loss_slope(u)
+            if unit is None:  # slopes that cancel round like what they are made of; log odds need no unit
+                unit = self.mean(v.abs() + u.abs(), observer) if self.homogeneous else torch.ones_like(x[..., 0])
+            step = self.intercept_step(u, v, observer)
             step = torch.where(step.isfinite(), step, 0.0)
             before = x[..., -spares:].clone()
             x[..., -spares:] -= step
-            size = torch.maximum(before.norm(dim=-1), x[..., -spares:].norm(dim=-1)).clamp(min=unit)
+            size = torch.maximum(before.norm(dim=-1), x[..., -spares:].norm(dim=-1)).maximum(unit)
             if bool((step.norm(dim=-1) <= ROUNDING * size).all()):
                 break
         return x

@@ -9,7 +9,7 @@ from milodo.errors import InvalidInput
 from milodo.network import Observer
 from milodo.problems.regularizers import Regularizer
 from milodo.problems.sampled import Sampled
-from milodo.types import NodeTensor
+from milodo.types import NodeScalar, NodeTensor
 
 
 class Softmax(Sampled):
@@ -47,6 +47,20 @@ class Softmax(Sampled):
     def pull_back(self, v: Tensor) -> NodeTensor:
         return (self.A.mT @ (self._weigh_all(v) / self.samples)).flatten(-2)
 
+    def look(self, x: NodeTensor) -> Tensor:
+        """u_i, flat [*batch, n, N k]: methods combine looks node by node."""
+        return self.predict(x).flatten(-2)
+
+    def value_from(self, u: Tensor) -> NodeScalar:
+        return super().value_from(self._by_class(u))
+
+    def value_and_grad_from(self, u: Tensor) -> tuple[NodeScalar, NodeTensor]:
+        v = self.loss_slope(self._by_class(u))
+        return self.value_from(u), self.pull_back(v)
+
+    def _by_class(self, u: Tensor) -> Tensor:
+        return u.unflatten(-1, (self.samples, self.k))
+
     def _weigh_all(self, v: Tensor) -> Tensor:
         """s_ij v_ij of all classes."""
         return v if self.weights is None else self.weights.unsqueeze(-1) * v
@@ -72,8 +86,8 @@ class Softmax(Sampled):
 
     def hessian_from(self, u: Tensor) -> Tensor:
         """∇²f_i = Σ_j s_ij/N a_ij a_ijᵀ ⊗ (diag(q_ij) - q_ij q_ijᵀ) with q = softmax(u)."""
-        q = u.softmax(-1)
-        H = u.new_empty(*u.shape[:-2], self.p, self.k, self.p, self.k)
+        q = self._by_class(u).softmax(-1)
+        H = u.new_empty(*u.shape[:-1], self.p, self.k, self.p, self.k)
         for c in range(self.k):
             for e in range(c, self.k):
                 weight = self.weigh(q[..., c] * (float(c == e) - q[..., e])) / self.samples

@@ -10,8 +10,9 @@ from milodo.sklearn.classification import DecentralizedLogisticRegression
 from milodo.sklearn.cv import DecentralizedLassoCV, DecentralizedLogisticRegressionCV
 from milodo.sklearn.glm import DecentralizedGLM
 from milodo.sklearn.regression import DecentralizedElasticNet, DecentralizedLasso, DecentralizedLinearRegression
+from milodo.sklearn.saved import load
 
 __all__ = [
     "Decentralized", "DecentralizedElasticNet", "DecentralizedGLM", "DecentralizedLasso", "DecentralizedLassoCV",
-    "DecentralizedLinearRegression", "DecentralizedLogisticRegression", "DecentralizedLogisticRegressionCV",
+    "DecentralizedLinearRegression", "DecentralizedLogisticRegression", "DecentralizedLogisticRegressionCV", "load",
 ]  # fmt: skip
