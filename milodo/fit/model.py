@@ -78,8 +78,8 @@ def fit_model(
     begun = time.perf_counter()
     if task.loss == "softmax" and targets[0].ndim != 2:
         raise InvalidInput(
-            "the softmax loss takes classes as columns of 0 and 1. Use the logistic loss for two classes, and milodo.sklearn, which "
-            "makes the columns, for more.",
+            "the softmax loss takes classes as columns of 0 and 1. Use the logistic loss for two classes, and milodo.sklearn, "
+            "which makes the columns, for more.",
             "loss",
         )
     total = total_of(net, reliable=task.links == "reliable")
