@@ -51,9 +51,10 @@ def sparse(N: int, d: int, rho: float, loss: str) -> tuple[np.ndarray, np.ndarra
 
 
 def problems() -> dict[str, tuple[np.ndarray, np.ndarray, str]]:
+    diabetes: Any = load_diabetes()
     cancer: Any = load_breast_cancer()
     return {
-        "diabetes, 10 features": (*load_diabetes(return_X_y=True), "squared"),
+        "diabetes, 10 features": (diabetes.data, diabetes.target, "squared"),
         "made, 150 features": (*sparse(600, 150, 0.5, "squared"), "squared"),
         "made, 400 features": (*sparse(500, 400, 0.0, "squared"), "squared"),
         "made, 1000 features": (*sparse(300, 1000, 0.5, "squared"), "squared"),
@@ -104,7 +105,8 @@ def same_choice(held: Held, path: PenaltyPath) -> bool:
     if held.task.loss == "squared":
         fold = torch.cat(deal_folds(held.targets, held.net(), FOLDS, 0, classes=False)).numpy()
         cv = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(FOLDS)]
-        truth = LassoCV(alphas=path.penalties, cv=cv, tol=1e-6, max_iter=10**5)
+        alphas: Any = path.penalties  # the stubs of scikit-learn know numbers only
+        truth = LassoCV(alphas=alphas, cv=cv, tol=1e-6, max_iter=10**5)
         alpha = truth.fit(torch.cat(list(held.features)).numpy(), torch.cat(list(held.targets)).numpy()).alpha_
         return bool(np.isclose(alpha, path.penalty))
     choice = Choice(alphas=tuple(path.penalties), tolerance=1e-6)

@@ -100,7 +100,9 @@ def _folds(cv: Any, X: np.ndarray, y: np.ndarray) -> tuple[int | str, np.ndarray
         return SITES, None
     if isinstance(cv, str) or not (hasattr(cv, "split") or isinstance(cv, Iterable)):
         return whole("cv", cv, least=2), None
-    splits = list(check_cv(cv).split(X, y if y.ndim == 1 else y.argmax(1)))
+    given: Any = cv
+    checked: Any = check_cv(given)  # whose stubs know numbers only
+    splits = list(checked.split(X, y if y.ndim == 1 else y.argmax(1)))
     fold = np.full(len(X), -1)
     for k, (train, test) in enumerate(splits):
         inside = np.zeros(len(X), dtype=bool)
