@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         Problem,
         Reference,
         Regularizer,
+        Softmax,
         Zero,
         instance_seeds,
         optimum,
@@ -76,9 +77,9 @@ __all__ = [
     "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Facts", "Family", "Guarded", "GuardedED",
     "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares", "Link", "Logistic", "LogisticRegression", "MiLoDo",
     "Network", "Neural", "NonNegative", "Observer", "Outage", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD",
-    "ProxED", "ProxLEAD", "Reference", "Regularizer", "Remembering", "Result", "StackedNetwork", "StackedObserver", "Status",
-    "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "choose", "degraded", "instance_seeds", "iterate",
-    "learn", "load_optimizer", "optimum", "save_optimizer", "solve",
+    "ProxED", "ProxLEAD", "Reference", "Regularizer", "Remembering", "Result", "Softmax", "StackedNetwork",
+    "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "choose", "degraded",
+    "instance_seeds", "iterate", "learn", "load_optimizer", "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
 
 ROOMS = (

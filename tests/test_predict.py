@@ -161,6 +161,28 @@ def test_a_file_that_was_damaged_is_refused_in_one_sentence(key, fits, tmp_path)
     assert "\n" not in str(error.value)
 
 
+STRANGE = [None, True, -1, 10**400, 1e308, float("nan"), "", "\x1b[31m", [], {}, [[1.0]], [None] * 10, {"a": 1}]
+
+
+def test_a_fit_with_anything_in_any_place_is_read_or_refused_in_one_sentence(fits, tmp_path):
+    whole, file = json.loads((fits / "numbers" / "fit.json").read_text()), tmp_path / "fit.json"
+    refused = 0
+    places = [(whole, key) for key in whole] + [(whole["task"], key) for key in whole["task"]] + [(whole["coefficients"], 3)]
+    for table, key in places:
+        kept = table[key]
+        for strange in STRANGE:
+            table[key] = strange
+            file.write_text(json.dumps(whole))
+            try:
+                model = load(file)
+                assert model.predict(DIABETES.drop(columns="y")).shape == (len(DIABETES),)
+            except InvalidInput as error:
+                refused += 1
+                assert "\n" not in str(error)
+        table[key] = kept
+    assert refused > 200
+
+
 def test_what_is_no_fit_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(InvalidInput, match=r"no fit '.*nowhere'. Give the folder that `milodo solve` wrote to"):
         load(tmp_path / "nowhere")

@@ -182,8 +182,8 @@ def choice_of(context: typer.Context) -> Choice | None:
     given = {name: context.params[name] for name in ("folds", "rule", "penalties", "seed")}
     if context.params["l1"] != AUTO:
         for name in given:
-            source = context.get_parameter_source(name)
-            if source is not None and source.name == "COMMANDLINE":
+            source = context.get_parameter_source(name)  # by name: some typers bring a click of their own
+            if source is not None and source.name != "DEFAULT":
                 raise InvalidInput(
                     f"--{name} says how a penalty is chosen, but --l1 is {context.params['l1']:g}. Give --l1 auto."
                 )
