@@ -19,7 +19,7 @@ from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
 DUAL = 0.05
-"""σ where A mixes little."""
+"""σ where A mixes little and β allows it."""
 ENOUGH = 0.92
 """What one application of A may leave of disagreement: fewer rounds are faster down to there."""
 MOMENTUM = ((0.8, 1.0), (ENOUGH, 1 - DUAL / 2), (math.inf, 1 - DUAL))
@@ -63,8 +63,8 @@ class AcceleratedED(OverAverage):
     s⁺ = 0.9 s + 0.1 ⟨e - z, x⁺ - x⟩;   t⁺ = 1 where s⁺ > 0, at most every 30 iterations, each node for itself
 
     β is at most 0.975 where A leaves more than 0.8 of disagreement, and 0.95 where it leaves more than 0.92, or where links fail
-    and nobody knows what it leaves (θ counts as 1 then): for quadratic f, r = 0 and 0 ⪯ A ⪯ I the recurrence is stable for
-    σ <= 1 - β, however little A mixes.
+    and nobody knows what it leaves (θ counts as 1 then); σ is at most 1 - β there, because for quadratic f, r = 0 and 0 ⪯ A ⪯ I
+    the recurrence is stable for σ <= 1 - β, however little A mixes.
 
     These are LEPDO-1..3 with a momentum term, which vanishes at a fixed point: Theorem 1 speaks of it, too. γ, K and σ are the
     same at all nodes, so Σy = 0. The restart and t are each node's own and need no message. Lost messages leave Σv = 0 as it is.
@@ -92,7 +92,7 @@ class AcceleratedED(OverAverage):
     momentum: Step | None = None
     """β at most; None for what A allows."""
     dual: Step | None = None
-    """σ; None for 0.05 + (1 - θ)²/2."""
+    """σ; None for 0.05 + (1 - θ)²/2, at most 1 - β where β is bounded."""
     steps: tuple[float, ...] | None = None
     """τ_i of all nodes, γ_i = τ_i γ; None where all have one step."""
 
@@ -146,7 +146,8 @@ class AcceleratedED(OverAverage):
     def allowed(self, net: Network) -> tuple[float, float]:
         """β at most, and σ, by what A leaves of disagreement."""
         left = self.A(net).contraction if net.outage is None else 1.0
-        return next(most for theta, most in MOMENTUM if left <= theta), DUAL + (1 - left) ** 2 / 2
+        most, sigma = next(most for theta, most in MOMENTUM if left <= theta), DUAL + (1 - left) ** 2 / 2
+        return most, sigma if most == 1 else min(sigma, 1 - most)
 
     def moved(self, state: State, problem: Problem, net: Network, gamma: Step, most: Step, sigma: Step) -> State:
         """A step with these γ, largest β and σ; γ and σ must be the same at all nodes that hear each other."""

@@ -251,7 +251,7 @@ def _gossip(
 
 
 DUALS = 9.0
-"""Times 1/σ that gossip takes at least: the duals, which a step moves by σ, must find their place."""
+"""Times 1/(0.05 + (1 - θ)²/2) that gossip takes at least: the duals must find their place."""
 
 
 def slower(facts: Facts, theta: float) -> float:
@@ -260,8 +260,8 @@ def slower(facts: Facts, theta: float) -> float:
     Where nodes hold much the same data it needs hardly more; where their curvatures cancel in the mean, sums can take the longer
     steps that the mean allows, and gossip cannot.
     """
-    sigma = DUAL + (1 - theta) ** 2 / 2
-    return max(facts.sums * max(1.2, 0.9 * facts.L / facts.pooled * (0.4 + 0.6 * theta)), DUALS / sigma)
+    duals = DUALS / (DUAL + (1 - theta) ** 2 / 2)
+    return max(facts.sums * max(1.2, 0.9 * facts.L / facts.pooled * (0.4 + 0.6 * theta)), duals)
 
 
 @torch.no_grad()
