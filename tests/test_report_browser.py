@@ -222,6 +222,69 @@ def test_on_paper_controls_are_gone_and_everything_is_unfolded(visit):
     _wait(browser, lambda: not browser.execute_script("return [...document.querySelectorAll('details')].some(d => d.open)"))
 
 
+FOCUS = """
+const active = document.activeElement;
+const near = [active, active.nextElementSibling, active.closest('label')].filter(e => e);
+const seen = near.map(e => getComputedStyle(e)).some(s => s.outlineStyle === 'solid' && parseFloat(s.outlineWidth) >= 2);
+const box = active.getBoundingClientRect();
+return {
+  what: active === document.body ? '' : active.outerHTML.slice(0, 90), seen,
+  inside: box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth,
+};
+"""
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_tab_key_reaches_everything_and_shows_where_it_is(visit, width):
+    from selenium.webdriver.common.keys import Keys
+
+    browser, stops = visit(width=width), []
+    browser.execute_script("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    while True:
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        stop = browser.execute_script(FOCUS)
+        if not stop["what"] or stop["what"] in [before["what"] for before in stops]:
+            break
+        stops.append(stop)
+    unseen = [stop["what"] for stop in stops if not (stop["seen"] and stop["inside"])]
+    assert unseen == []
+    words = " ".join(stop["what"] for stop in stops)
+    assert stops[0]["what"].startswith('<a class="skip"')
+    assert all(part in words for part in ('name="axis"', 'data-method="4"', "<summary>", 'role="region"', "<pre tabindex"))
+
+
+def test_the_skip_link_leads_past_the_head_of_the_page(visit):
+    browser = visit()
+    _find(browser, "a.skip").send_keys("\ue007")  # enter
+    assert browser.execute_script("return document.activeElement.id") == "race"
+
+
+def test_charts_have_their_numbers_beside_them(visit):
+    browser = visit()
+    for chart in CHARTS:
+        described = _find(browser, f"#{chart}").get_attribute("aria-describedby")
+        assert "ends at" in _find(browser, f"#{described}").text
+    _find(browser, "details.numbers summary").send_keys("\ue007")
+    assert "10⁻¹⁵" in _find(browser, "details.numbers table").text
+
+
+def test_on_paper_no_table_is_cut_off(visit, tmp_path):
+    """A real race: four gaps, long names; A4 less its margins is 180 mm, 680 CSS pixels."""
+    folder = shutil.copytree(Path(__file__).parent.parent / "docs" / "records" / "auto-ring10", tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("milodo.report.html.write_figures", lambda run: [])
+        path = write_report(folder)
+    browser = visit(width=680, path=path)
+    _emulate(browser, "light", media="print")
+    _wait(browser, lambda: browser.execute_script("return [...document.querySelectorAll('details')].every(d => d.open)"))
+    cut = "return [...document.querySelectorAll('table')].filter(t => t.getBoundingClientRect().right > innerWidth + 1)"
+    assert browser.execute_script(f"{cut}.map(t => t.caption.textContent)") == []
+    rows = browser.execute_script(
+        "return [...document.querySelectorAll('.grid')].map(t => [...t.tBodies[0].rows].filter(r => r.offsetParent).length)"
+    )
+    assert rows and max(rows) <= 13  # of 132 candidates
+
+
 def test_it_prints(visit):
     pdf = visit().execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
     assert base64.b64decode(pdf["data"]).startswith(b"%PDF")
