@@ -1,6 +1,6 @@
 """The pictures of docs/gallery.md: runs every example and draws what it found.
 
-python docs/gallery/draw.py [NAME ...]
+python docs/gallery/draw.py [NAME ...]        # cifar_on_a_graph needs CIFAR-10: docs/data.md
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import torch
 from matplotlib.ticker import FuncFormatter
 
 import milodo
+from milodo.problems.datasets import cifar10
+from milodo.problems.splits import split
 from milodo.report.figures import INK, RC, new_figure, save_figure
 from milodo.report.run import COLOURS
 from milodo.report.words import power
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent.parent / "examples"
+CIFAR_LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BLUE, ORANGE, GREEN = (light for light, _ in COLOURS[:3])
 
 
@@ -108,7 +111,24 @@ def own_objective() -> Any:
     return figure
 
 
-DRAW = {draw.__name__: draw for draw in (hospitals, own_method, own_network, own_objective)}
+def cifar_on_a_graph() -> Any:
+    """What its four nodes hold; the run itself takes longer than a picture should."""
+    _, labels = cifar10("train")
+    figure, axes = panel("Four nodes, and what each has of CIFAR-10")
+    rows = split("dirichlet(0.1)", labels, 4, seed=0)
+    left = np.zeros(len(rows))
+    for label, name in enumerate(CIFAR_LABELS):
+        counts = np.array([(labels[own] == label).sum() for own in rows])
+        shade = matplotlib.colormaps["tab10"](label)
+        axes.barh([f"node {i}" for i in range(len(rows))], counts, left=left, color=shade, label=name, edgecolor="white")
+        left += counts
+    axes.invert_yaxis()
+    axes.set_xlabel("training images, by label")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0)
+    return figure
+
+
+DRAW = {draw.__name__: draw for draw in (hospitals, own_method, own_network, own_objective, cifar_on_a_graph)}
 
 
 def main() -> None:
