@@ -15,6 +15,7 @@ extensions = ["sphinx.ext.autodoc", "myst_parser", "mathml", "plain_docstrings",
 exclude_patterns = ["_build", "_ext", "records/**", "gallery/**"]
 language = "en"
 highlight_language = "text"
+smartquotes = False  # --resume is an option, not a dash
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 
 myst_enable_extensions = ["dollarmath", "deflist"]
