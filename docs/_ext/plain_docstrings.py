@@ -11,6 +11,10 @@ from sphinx.application import Sphinx
 
 CODE = re.compile(r"(`+)(.+?)\1", re.S)
 SPECIAL = re.compile(r"([\\*|_`])")
+RULE = re.compile(r"\s*([-=~])\1{2,}\s*")
+"""Under a heading, as some docstrings of scikit-learn have it."""
+FOREIGN = re.compile(r"set_\w+_request")
+"""Members that scikit-learn adds to every estimator."""
 
 
 def text(paragraph: str) -> str:
@@ -34,10 +38,9 @@ def blocks(lines: list[str]) -> Iterator[list[str]]:
 def markup(lines: list[str]) -> Iterator[str]:
     """reStructuredText of a docstring."""
     for block in blocks(lines):
-        first = block[0]
-        if first.lstrip().startswith(">>>"):
+        if block[0].lstrip().startswith(">>>"):
             yield from block
-        elif first.startswith(" ") or any(line.startswith(("- ", "  ")) for line in block):
+        elif any(line.startswith(("- ", " ")) or RULE.fullmatch(line) for line in block):
             # Equations, a list, or columns: kept as they are set.
             yield from ("::", "", *(f"    {line}" for line in block))
         else:
@@ -49,6 +52,11 @@ def process(app: Sphinx, what: str, name: str, obj: object, options: object, lin
     lines[:] = list(markup(lines))
 
 
+def skip(app: Sphinx, what: str, name: str, obj: object, skipped: bool, options: object) -> bool | None:
+    return True if FOREIGN.fullmatch(name) else None
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", process)
+    app.connect("autodoc-skip-member", skip)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

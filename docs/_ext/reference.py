@@ -18,8 +18,9 @@ TITLES = {
     "errors": "Errors", "status": "How a run ended", "topology": "Graphs", "network": "Networks, messages and observers",
     "problems": "Problems and regularizers", "algorithms": "Methods", "algorithms.auto": "The choice by price",
     "learned": "Learned methods", "learned.checkpoint": "Shipped and saved optimizers", "loop": "Solving",
+    "torch_loop": "Training loops", "gossip": "Training loops",
 }  # fmt: skip
-DOORS = {"sklearn": "Estimators: milodo.sklearn", "gossip": "Training loops: milodo.gossip"}
+DOORS = {"sklearn": "Estimators: milodo.sklearn"}
 """Modules with names of their own beside milodo's."""
 
 
