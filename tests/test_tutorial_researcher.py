@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tutorials import blocks, follow
+from follow import blocks, follow
 
 from milodo.algorithms import METHODS
 from milodo.problems import FAMILIES
