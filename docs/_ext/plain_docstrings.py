@@ -13,8 +13,8 @@ CODE = re.compile(r"(`+)(.+?)\1", re.S)
 SPECIAL = re.compile(r"([\\*|_`])")
 RULE = re.compile(r"\s*([-=~])\1{2,}\s*")
 """Under a heading, as some docstrings of scikit-learn have it."""
-FOREIGN = re.compile(r"set_\w+_request")
-"""Members that scikit-learn adds to every estimator."""
+UNTOLD = re.compile(r"set_\w+_request|State")
+"""Members that scikit-learn adds to every estimator; and the states of methods, which two of them may share."""
 
 
 def text(paragraph: str) -> str:
@@ -53,7 +53,7 @@ def process(app: Sphinx, what: str, name: str, obj: object, options: object, lin
 
 
 def skip(app: Sphinx, what: str, name: str, obj: object, skipped: bool, options: object) -> bool | None:
-    return True if FOREIGN.fullmatch(name) else None
+    return True if UNTOLD.fullmatch(name) else None
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
