@@ -9,7 +9,7 @@ import pytest
 from real import Process, environment, finish
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/tutorials/*.md")]
 ROWS = re.findall(
     r"^\|[^|]*\|[^|]*\| \[(\S+):(\d+)\]\(\.\./(\S+)#L(\d+)\) \| `(.*)` \|$", (ROOT / "docs" / "equations.md").read_text(), re.M
 )
