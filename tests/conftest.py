@@ -51,7 +51,7 @@ def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
         "d-psgd": {"gamma": step},
         "dsgdm": {"gamma": step / 2, "alpha": 0.5},
         "qg-dsgdm": {"gamma": step / 2, "alpha": 0.5},
-        "decentlam": {"gamma": step / 2, "alpha": 0.5},
+        "decentlam": {"gamma": step, "alpha": 0.5},
         "gradient-tracking": {"gamma": step / 4},
         "dapg": {"eta": step, "alpha": 0.3, "K": 2},
         "odapg": {"eta": 2 * step, "tau": 0.3, "K": 2},

@@ -210,6 +210,36 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
             dist.destroy_process_group()
 
 
+@dataclass(frozen=True)
+class Among:
+    """The processes that were started together, as far as a training loop needs them."""
+
+    world: int
+    group: Group | None
+    """None where the program itself has initialised torch.distributed."""
+
+    def agree(self, facts: dict[str, str]) -> None:
+        """That these are the same everywhere; who differs is named. Where the group is the program's own there is no place to
+        compare them."""
+        if self.group is not None:
+            self.group.agree({"same": facts}, lambda rank: f"node {rank} (rank {rank})")
+
+
+@contextmanager
+def among_others(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Among]:
+    """In the group that the program has initialised, or else in one that lasts as long as this does."""
+    if dist.is_initialized():
+        yield Among(dist.get_world_size(), None)
+        return
+    if not launched():
+        raise InvalidInput(
+            "this process was started alone, and gossip is one process a node. Start it with `torchrun --nproc-per-node 4 "
+            "YOUR_SCRIPT.py`; for several nodes in one process see milodo.Neural."
+        )
+    with joined(timeout, device) as group:
+        yield Among(group.world, group)
+
+
 def _warn_the_others(rank: int, world: int) -> None:
     """Those who are at the meeting point already would wait for a process that is about to be refused."""
     if rank > 0:
