@@ -103,7 +103,13 @@ def compared(rank: int, case: str, observer: TreeObserver) -> dict:
         with g.average() as mean:
             average = flat(mean)
         sent = torch.tensor([float(g.traffic.bytes)], dtype=torch.float64)
-    expected, simulated = raced(name, options)
+    d = sum(parameter.numel() for parameter in model.parameters())
+    told = torch.zeros(N * d + 1, dtype=torch.float64)  # raced once, by the first
+    if rank == 0:
+        expected, simulated = raced(name, options)
+        told = torch.cat((expected.flatten(), torch.tensor([simulated], dtype=torch.float64)))
+    told = observer.total(told)
+    expected, simulated = told[:-1].reshape(N, d), int(told[-1])
     worst = torch.stack(((flat(model) - expected[rank]).abs().max(), (average - expected.mean(0)).abs().max()))
     rounds = STEPS + (name in AHEAD)  # the message for a step that never came was sent, too
     return {
@@ -170,6 +176,68 @@ def scaled(rank: int, observer: TreeObserver, name: str, unscaled: bool) -> dict
     return {"steps": steps, "gaps": observer.total(torch.stack(gaps)).tolist()}
 
 
+def special(rank: int, observer: TreeObserver) -> dict[str, float]:
+    """Models and optimizers that are not the plainest: how far each is from what it must be, summed over the nodes."""
+
+    def run(method, make=None, *, model=None, closure=False, count=8):
+        torch.manual_seed(rank)
+        model = model or module()
+        optimizer = (make or (lambda p: torch.optim.SGD(p, lr=LR)))(list(model.parameters()))
+        with milodo.gossip(model, optimizer, method=method) as g:
+            for inputs, targets in batches(rank, 1, count):
+
+                def loss(inputs=inputs, targets=targets):
+                    optimizer.zero_grad()
+                    value = cross_entropy(model(inputs), targets)
+                    value.backward()
+                    return value
+
+                if closure:
+                    assert optimizer.step(loss) > 0
+                else:
+                    loss(), optimizer.step()
+            with g.average():
+                mean = flat(model), [buffer.clone() for buffer in model.buffers()]
+            return model, mean, g.consensus_error()
+
+    def off(a, b):
+        return (flat(a) - flat(b)).abs().max()
+
+    def sgd(**options):
+        return lambda p: torch.optim.SGD(p, lr=LR, **options)
+
+    def groups(p):
+        return torch.optim.SGD([{"params": p[:2], "lr": LR / 2}, {"params": p[2:], "momentum": 0.5}], lr=LR, momentum=BETA)
+
+    found = {}
+    plain = run("qg-dsgdm", sgd(momentum=BETA))[0]
+    found["a closure"] = off(plain, run("qg-dsgdm", sgd(momentum=BETA), closure=True)[0])
+    found["weight decay"] = off(run("qg-dsgdm", sgd(weight_decay=0.1))[0], run("dsgdm", sgd(weight_decay=0.1))[0])
+    sizes = [parameter.numel() for parameter in plain.parameters()]
+    lr = torch.tensor([LR / 2] * sum(sizes[:2]) + [LR] * sum(sizes[2:]), dtype=torch.float64)
+    beta = torch.tensor([BETA] * sum(sizes[:2]) + [0.5] * sum(sizes[2:]), dtype=torch.float64)
+    torch.manual_seed(0)
+    begin = flat(module()).expand(N, -1)  # what node 0 begins with
+    race = milodo.iterate(QGDSGDm(gamma=lr, alpha=1 - beta), problem(), StackedNetwork(f"ring({N})"), x0=begin)
+    with torch.no_grad():
+        expected = next(itertools.islice(race, 8, None)).x[rank]
+    found["groups"] = (flat(run("qg-dsgdm", groups)[0]) - expected).abs().max()
+    frozen = module()
+    frozen[0].requires_grad_(False)
+    before = flat(frozen[0])
+    frozen = run("dsgdm", lambda p: torch.optim.Adam(p, lr=0.01), model=frozen)[0]
+    told = observer.total((before if rank == 0 else torch.zeros_like(before)))
+    found["frozen, with Adam"] = (flat(frozen[0]) - told).abs().max()  # node 0's, and never moved
+    lbfgs, _, spread = run("d-psgd", lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=2), closure=True)
+    found["L-BFGS does not agree"] = torch.tensor(0.0 if 0 < spread < 1 and flat(lbfgs).isfinite().all() else 1.0).double()
+    normed = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3)).double()
+    normed, (_, buffers), _ = run("dsgdm", model=normed)
+    own = normed[1].running_mean
+    found["running statistics"] = (observer.mean(own.unsqueeze(0), dim=0) - buffers[0]).abs().max()
+    found["own statistics are kept"] = (own - buffers[0]).abs().max()
+    return {what: float(observer.total(gap.detach().reshape(1))) for what, gap in found.items()}
+
+
 def main() -> None:
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
@@ -177,6 +245,7 @@ def main() -> None:
         rank = group.rank
         observer = TreeObserver(milodo.DistributedNetwork(f"ring({N})").peers, N)
         found = {
+            "special": special(rank, observer),
             "cases": {case: compared(rank, case, observer) for case in CASES},
             "resumed": {
                 case: resumed(rank, observer, *CASES[case], out.parent)

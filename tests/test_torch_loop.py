@@ -6,8 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from loops import CASES
-from real import together
+from real import free_port, together
+from torch import nn
+
+import milodo
+from milodo.errors import InvalidInput
 
 AGREE = 1e-8
 """In fp64 after 50 steps."""
@@ -40,3 +45,113 @@ def test_a_step_that_one_scaler_leaves_out_hangs_nobody(found, name, unscaled):
     like_plain, like_skip, differs = facts["gaps"]
     assert facts["steps"] == 6
     assert like_plain < 1e-12 and like_skip < 1e-12 < differs
+
+
+def test_closures_groups_frozen_layers_buffers_and_other_optimizers_work(found):
+    facts = dict(found["special"])
+    assert facts.pop("own statistics are kept") > 1e-3
+    assert facts and max(facts.values()) < 1e-12, facts
+
+
+def made(*layers, **options):
+    model = nn.Sequential(*(layers or (nn.Linear(2, 2),)))
+    return model, torch.optim.SGD(model.parameters(), **{"lr": 0.1, **options})
+
+
+def adam(method):
+    model = nn.Linear(2, 2)
+    return milodo.gossip(model, torch.optim.Adam(model.parameters()), method=method)
+
+
+def frozen():
+    model = nn.Linear(2, 2).requires_grad_(False)
+    return milodo.gossip(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (lambda: milodo.gossip(*made(), method="qg-dsgd"), "Did you mean 'qg-dsgdm'"),
+        (lambda: milodo.gossip(*made(), messages="8-bits"), "unknown kind of messages"),
+        (lambda: adam("qg-dsgdm"), "the optimizer is Adam. Use SGD, or 'dsgdm'"),
+        (lambda: adam("gradient-tracking"), "the optimizer is Adam"),
+        (lambda: milodo.gossip(*made(momentum=0.9), method="d2"), "has no momentum, and the optimizer has 0.9"),
+        (lambda: milodo.gossip(*made(momentum=0.9, nesterov=True)), "without nesterov"),
+        (lambda: milodo.gossip(*made(momentum=0.9, dampening=0.5)), "without dampening"),
+        (lambda: milodo.gossip(*made(maximize=True)), "without maximize"),
+        (lambda: milodo.gossip(made()[0], made()[1]), "that is none of Sequential's"),
+        (lambda: milodo.gossip(nn.Linear(2, 2), "sgd"), "a torch module and its optimizer"),
+        (lambda: milodo.gossip(*made(nn.LazyLinear(2))), "lazy parameters"),
+        (frozen, "are frozen"),
+        (lambda: milodo.gossip(*made()).__enter__(), "started alone"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence_before_the_first_step(ask, why, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InvalidInput, match=why) as error:
+        ask()
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """One process that is started as one of one."""
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def stepped(model, optimizer):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_what_goes_wrong_later_is_said_in_a_sentence_too(alone):
+    model, optimizer = made(nn.Linear(2, 2), nn.Linear(2, 2), momentum=0.9)
+    model[0].requires_grad_(False)
+    with milodo.gossip(model, optimizer) as g:
+        stepped(model, optimizer)
+        with g.average(), pytest.raises(InvalidInput, match="would be undone"):
+            stepped(model, optimizer)
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = 0.0
+        with pytest.raises(InvalidInput, match="learning rate is 0 in step 2"):
+            stepped(model, optimizer)
+        optimizer.param_groups[0]["lr"] = 0.1
+        for found, why in (
+            ({}, "was not made by state_dict"),
+            ({**g.state_dict(), "node": 1}, "node 1 cannot be that of node 0"),
+            ({**g.state_dict(), "facts": {"method": "d2"}}, "another method"),
+            ({**g.state_dict(), "state": {"x": torch.ones(2)}}, "does not have the parts"),
+        ):
+            with pytest.raises(InvalidInput, match=why):
+                g.load_state_dict(found)
+        model[0].requires_grad_(True)
+        with pytest.raises(InvalidInput, match="0.weight was frozen when gossip began"):
+            stepped(model, optimizer)
+        model[0].requires_grad_(False)
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+        with pytest.raises(InvalidInput, match="given other parameters"):
+            stepped(model, optimizer)
+
+
+def test_a_graph_of_another_size_is_refused(alone):
+    with pytest.raises(InvalidInput, match="ring\\(3\\) has 3 nodes, but 1 processes"):
+        milodo.gossip(*made(), graph="ring(3)").__enter__()
+
+
+def test_one_process_is_plain_sgd_and_hooks_leave_nothing_behind(alone):
+    torch.manual_seed(0)
+    model, optimizer = made(momentum=0.9)
+    twin, other = made(momentum=0.9)
+    twin.load_state_dict(model.state_dict())
+    with milodo.gossip(model, optimizer, method="dsgdm") as g:
+        for _ in range(3):
+            stepped(model, optimizer), stepped(twin, other)
+        assert g.k == 3 and g.traffic.bytes == 0 and g.consensus_error() == 0
+    torch.testing.assert_close(model[0].weight, twin[0].weight)
+    assert not optimizer._optimizer_step_pre_hooks and not hasattr(optimizer, "_step_supports_amp_scaling")
+    assert not torch.distributed.is_initialized()
+    stepped(model, optimizer), stepped(twin, other)
+    torch.testing.assert_close(model[0].weight, twin[0].weight)

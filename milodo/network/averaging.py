@@ -226,7 +226,7 @@ class Chebyshev(Polynomial):
     @cached_property
     def coefficients(self) -> tuple[float, ...]:
         low, high = self.mixing.low, self.mixing.high
-        if high - low <= ALIKE * high:  # I - M/lmax is exact
+        if self.K == 1 or high - low <= ALIKE * high:  # I - M/lmax, which is exact where all eigenvalues are one
             return (0.5, 0.5, *[0.0] * (self.K - 1))
         q = self._q
 

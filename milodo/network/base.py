@@ -157,7 +157,7 @@ class Network(Sums):
             w = torch.from_numpy(mixing.w[self.routes.edge_of(self.routes.arcs)]).to(self.device, self.dtype).unsqueeze(-1)
             if schedule.period is None:
                 self._graphs.clear()  # it will not come again
-            self._graphs[place] = Graph(torch.from_numpy(schedule.links(k)).to(self.device), w, mixing)
+            self._graphs[place] = Graph(torch.from_numpy(mixing.w > 0).to(self.device), w, mixing)
         return self._graphs[place]
 
     def through(self, *channels: Channel) -> Self:

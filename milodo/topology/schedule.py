@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import networkx as nx
@@ -163,11 +164,11 @@ class Alternating(Schedule):
 
     @cached_property
     def part(self) -> np.ndarray:
-        """Of each edge: the one in which its ends have the fewest links so far."""
+        """Of each edge: the one in which its ends have the fewest links so far, and then all nodes have."""
         counts = np.zeros((self.topology.n, self.parts), dtype=int)
         found = np.zeros(len(self.topology.edges), dtype=int)
         for place, (i, j) in enumerate(self.topology.edges):
-            found[place] = (counts[i] + counts[j]).argmin()
+            found[place] = np.lexsort((counts.sum(0), counts[i] + counts[j]))[0]
             counts[[i, j], found[place]] += 1
         return found
 
@@ -263,7 +264,7 @@ def schedule(said: str | Sequence[str] | Schedule, graph: Topology, seed: int = 
         raise unknown("schedule", said, KINDS)
     if not isinstance(said, list | tuple) or not said or not all(isinstance(word, str) for word in said):
         raise InvalidInput(f"schedule is {quoted(said)}, but it must be one of {', '.join(KINDS)}, or a list of graphs.")
-    return Graphs(graph, tuple(_edges(said, graph)), tuple(said))
+    return Graphs(graph, tuple(_edges(said, graph)), tuple(Path(word).name if is_file(word) else word for word in said))
 
 
 def _edges(said: Sequence[str], graph: Topology) -> list[tuple[tuple[int, int], ...]]:

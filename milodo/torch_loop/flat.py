@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -108,17 +108,17 @@ class Flat:
 
 
 class Floats:
-    """Buffers of a model that hold real numbers, running statistics for one, as one flat vector [1, numbers]."""
+    """Tensors that hold real numbers, running statistics for one, as one flat vector [1, numbers]; others are left alone."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.tensors = [tensor for tensor in tensors if tensor.is_floating_point()]
 
     @torch.no_grad()
     def read(self) -> Tensor:
-        parts = [buffer.detach().reshape(-1).double() for buffer in self.buffers]
+        parts = [tensor.detach().reshape(-1).double() for tensor in self.tensors]
         return torch.cat(parts).unsqueeze(0) if parts else torch.zeros(1, 0, dtype=torch.float64)
 
     @torch.no_grad()
     def write(self, values: Tensor) -> None:
-        for buffer, part in zip(self.buffers, values[0].split([buffer.numel() for buffer in self.buffers]), strict=True):
-            buffer.copy_(part.view_as(buffer))
+        for tensor, part in zip(self.tensors, values[0].split([tensor.numel() for tensor in self.tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))

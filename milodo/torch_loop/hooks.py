@@ -61,7 +61,7 @@ class Gossip:
             self.net = degraded(real, schedule=how["schedule"], seed=how["seed"])
             self.observer = TreeObserver(real.peers, graph.n, self._flat.device)
             agreed(group, self.observer, self.facts)
-            same_start(self.observer, self.node, self._flat, Floats(self.model))
+            same_start(self.observer, self.node, Floats([*self.model.parameters(), *self.model.buffers()]))
             self._state = self._reader.unread.init(self._flat.read(), Local(torch.zeros_like(self._flat.read())), self.net)
             for handle in (
                 self.optimizer.register_step_pre_hook(self._before),
@@ -185,7 +185,7 @@ class Gossip:
         """The model with the mean of all nodes' weights, and of those buffers that hold real numbers, for as long as the block
         lasts. Sums go over a spanning tree of neighbours; all processes must enter it."""
         self._settled()
-        floats = Floats(self.model)
+        floats = Floats(self.model.buffers())
         kept = [(part, part.read()) for part in (self._flat, floats)]
         for part, own in kept:
             if own.numel():

@@ -7,13 +7,12 @@ import json
 
 import networkx as nx
 import torch
-from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network import TreeObserver
 from milodo.runtime.group import Among
 from milodo.topology import GRAPHS, Topology, topology
-from milodo.torch_loop.flat import Flat, Floats
+from milodo.torch_loop.flat import Floats
 
 
 def graph_of(graph: str | Topology | nx.Graph, processes: int) -> Topology:
@@ -36,9 +35,7 @@ def agreed(group: Among, observer: TreeObserver, facts: dict[str, str]) -> None:
         raise InvalidInput(f"this node and another differ in one of {', '.join(facts)}. Start all with the same loop.")
 
 
-def same_start(observer: TreeObserver, node: int, *parts: Flat | Floats) -> None:
-    """Weights and buffers of node 0 at all nodes: they come down a spanning tree of neighbours."""
-    for part in parts:
-        own: Tensor = part.read()
-        if own.numel():
-            part.write(observer.total(own if node == 0 else torch.zeros_like(own)))
+def same_start(observer: TreeObserver, node: int, everything: Floats) -> None:
+    """Weights, frozen ones too, and buffers of node 0 at all nodes: they come down a spanning tree of neighbours."""
+    own = everything.read()
+    everything.write(observer.total(own if node == 0 else torch.zeros_like(own)))
