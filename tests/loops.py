@@ -229,7 +229,7 @@ def special(rank: int, observer: TreeObserver) -> dict[str, float]:
     told = observer.total((before if rank == 0 else torch.zeros_like(before)))
     found["frozen, with Adam"] = (flat(frozen[0]) - told).abs().max()  # node 0's, and never moved
     lbfgs, _, spread = run("d-psgd", lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=2), closure=True)
-    found["L-BFGS does not agree"] = torch.tensor(0.0 if 0 < spread < 1 and flat(lbfgs).isfinite().all() else 1.0).double()
+    found["L-BFGS fails"] = torch.tensor(0.0 if 0 < spread < torch.inf and flat(lbfgs).isfinite().all() else 1.0).double()
     normed = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3)).double()
     normed, (_, buffers), _ = run("dsgdm", model=normed)
     own = normed[1].running_mean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,49 @@ def test_one_process_is_plain_sgd_and_hooks_leave_nothing_behind(alone):
     assert not torch.distributed.is_initialized()
     stepped(model, optimizer), stepped(twin, other)
     torch.testing.assert_close(model[0].weight, twin[0].weight)
+
+
+ROOT = Path(__file__).parent.parent
+TWICE = """
+import torch, milodo
+for k in range(2):  # one block after the other
+    torch.manual_seed(k)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with milodo.gossip(model, optimizer, method="d-psgd") as g:
+        for _ in range(5):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        assert g.consensus_error() < 1e-6
+print("twice")
+"""
+SMALL_CIFAR = """
+import runpy, sys
+import pytest, small_data
+with pytest.MonkeyPatch.context() as patch:
+    small_data.publish({folder!r}, patch)
+    sys.argv = ["cifar", "--steps", "3", "--batch", "2", "--split", "uniform"]
+    runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def test_one_block_after_another():
+    assert all(end.out.strip() == "twice" for end in together(["-c", TWICE], 3))
+
+
+def test_the_tutorial_runs_as_it_stands():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tutorials" / "pytorch.md").read_text(), re.S)
+    first, *others = together(["-c", code], 4)
+    assert re.match(r"accuracy (0.9\d|1.00) on all data, after 100 steps and \d", first.out) and "nodes agree" in first.out
+    assert not any(other.out for other in others)
+    without = [line for line in code.splitlines() if not line.endswith("# new")]
+    assert len(code.splitlines()) - len(without) == 2 and "milodo.gossip" in code
+
+
+def test_images_on_a_graph(written):
+    script = ROOT / "examples" / "cifar_on_a_graph.py"
+    assert len(script.read_text().splitlines()) <= 60
+    code = SMALL_CIFAR.format(folder=written, script=str(script)).replace("PosixPath", "__import__('pathlib').Path")
+    first, *others = together(["-c", code], 4, MILODO_DATA=str(written), PYTHONPATH=str(Path(__file__).parent))
+    assert re.match(r"accuracy [01]\.\d+, consensus error \S+, \d\.\d MB sent", first.out) and not any(o.out for o in others)
+

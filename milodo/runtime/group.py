@@ -24,7 +24,7 @@ from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivat
 
 from milodo.errors import InvalidInput, Stopped, shortened
 from milodo.network.distributed import TIMEOUT, PeerLost
-from milodo.runtime.meeting import PARTING, PAUSE, WAITING, RollCall, meeting_point, number, within
+from milodo.runtime.meeting import PARTING, PAUSE, WAITING, RollCall, kept_meeting_point, meeting_point, number, within
 from milodo.version import __version__
 
 GRACE = 1.0
@@ -164,8 +164,8 @@ def launched() -> bool:
 
 
 @contextmanager
-def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
-    """Meets the others where MASTER_ADDR and MASTER_PORT say, as RANK of WORLD_SIZE.
+def joined(timeout: float = TIMEOUT, device: str = "cpu", *, again: bool = False) -> Iterator[Group]:
+    """Meets the others where MASTER_ADDR and MASTER_PORT say, as RANK of WORLD_SIZE; `again`, if this program may do so once more.
 
     Connections are opened only when two processes first talk (TORCH_GLOO_LAZY_INIT), so only between neighbours.
     """
@@ -174,7 +174,7 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
         _warn_the_others(rank, world)
         raise InvalidInput(f"RANK is {rank} and WORLD_SIZE is {world}: ranks go from 0 to {world - 1}.")
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
-    bare, hosts = meeting_point(rank, timeout)
+    bare, hosts = kept_meeting_point(rank, timeout) if again else meeting_point(rank, timeout)
     roll = RollCall(PrefixStore("milodo", bare), rank, world, timeout)
     store = _asked(timeout + PARTING, roll.take)
     group = Group(rank, world, store, timeout, restarted=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
@@ -236,7 +236,7 @@ def among_others(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Amon
             "this process was started alone, and gossip is one process a node. Start it with `torchrun --nproc-per-node 4 "
             "YOUR_SCRIPT.py`; for several nodes in one process see milodo.Neural."
         )
-    with joined(timeout, device) as group:
+    with joined(timeout, device, again=True) as group:
         yield Among(group.world, group)
 
 
