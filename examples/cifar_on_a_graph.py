@@ -22,7 +22,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data-dir", help="where data sets lie; $MILODO_DATA unless given")
 parser.add_argument("--graph", default="ring")
 parser.add_argument("--method", default="qg-dsgdm")
-parser.add_argument("--split", default="dirichlet(0.1)", help="'uniform', 'label' or 'dirichlet(0.1)': how unlike nodes' images are")
+parser.add_argument("--split", default="dirichlet(0.1)", help="or 'uniform' or 'label': how unlike the nodes' images are")
 parser.add_argument("--steps", type=int, default=600)
 parser.add_argument("--batch", type=int, default=32)
 asked = parser.parse_args()
@@ -33,7 +33,7 @@ torch.set_num_threads(1)
 
 
 def dataset(images: np.ndarray, labels: np.ndarray) -> TensorDataset:
-    return TensorDataset((torch.from_numpy(images).float() / 255 - 0.47) / 0.25, torch.from_numpy(labels))
+    return TensorDataset((torch.tensor(images).float() / 255 - 0.47) / 0.25, torch.tensor(labels))
 
 
 images, labels = cifar10("train")
@@ -56,4 +56,4 @@ with milodo.gossip(model, optimizer, graph=asked.graph, method=asked.method) as 
         test = DataLoader(dataset(*cifar10("test")), 500)
         right = sum(int((model(inputs).argmax(1) == targets).sum()) for inputs, targets in test)
     if node == 0:
-        print(f"accuracy {right / len(cifar10('test')[1]):.3f}, consensus error {spread:.2g}, {g.traffic.bytes / 1e6:.1f} MB sent")
+        print(f"accuracy {right / len(test.dataset):.3f}, consensus error {spread:.2g}, {g.traffic.bytes / 1e6:.1f} MB sent")

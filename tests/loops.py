@@ -161,7 +161,9 @@ def scaled(rank: int, observer: TreeObserver, name: str, unscaled: bool) -> dict
                 optimizer.zero_grad()
             ends.append(flat(model))
             steps = g.k
-        assert not hasattr(optimizer, "_step_supports_amp_scaling") and scaler.get_scale() == (4.0 if broken and rank == 1 else 8.0)
+        assert not hasattr(optimizer, "_step_supports_amp_scaling") and scaler.get_scale() == (
+            4.0 if broken and rank == 1 else 8.0
+        )
     plain, optimizer = prepared(rank, name)
     with milodo.gossip(plain, optimizer, method=name):
         trained(plain, optimizer, batches(rank, 1, 6))
@@ -226,7 +228,7 @@ def special(rank: int, observer: TreeObserver) -> dict[str, float]:
     frozen[0].requires_grad_(False)
     before = flat(frozen[0])
     frozen = run("dsgdm", lambda p: torch.optim.Adam(p, lr=0.01), model=frozen)[0]
-    told = observer.total((before if rank == 0 else torch.zeros_like(before)))
+    told = observer.total(before if rank == 0 else torch.zeros_like(before))
     found["frozen, with Adam"] = (flat(frozen[0]) - told).abs().max()  # node 0's, and never moved
     lbfgs, _, spread = run("d-psgd", lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=2), closure=True)
     found["L-BFGS fails"] = torch.tensor(0.0 if 0 < spread < torch.inf and flat(lbfgs).isfinite().all() else 1.0).double()

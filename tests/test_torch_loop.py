@@ -129,12 +129,22 @@ def test_what_goes_wrong_later_is_said_in_a_sentence_too(alone):
             with pytest.raises(InvalidInput, match=why):
                 g.load_state_dict(found)
         model[0].requires_grad_(True)
-        with pytest.raises(InvalidInput, match="0.weight was frozen when gossip began"):
+        with pytest.raises(InvalidInput, match=r"0\.weight was frozen when gossip began"):
             stepped(model, optimizer)
         model[0].requires_grad_(False)
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
         with pytest.raises(InvalidInput, match="given other parameters"):
             stepped(model, optimizer)
+
+
+def test_messages_that_could_be_taken_for_others_are_refused(alone):
+    with milodo.gossip(*made(), method="d-psgd"):
+        with pytest.raises(InvalidInput, match="another gossip about 6 numbers is open"), milodo.gossip(*made()):
+            pass
+        with milodo.gossip(*made(nn.Linear(3, 2))):
+            pass
+    with milodo.gossip(*made()), milodo.gossip(*made()):
+        pass
 
 
 def test_a_graph_of_another_size_is_refused(alone):
@@ -201,4 +211,3 @@ def test_images_on_a_graph(written):
     code = SMALL_CIFAR.format(folder=written, script=str(script)).replace("PosixPath", "__import__('pathlib').Path")
     first, *others = together(["-c", code], 4, MILODO_DATA=str(written), PYTHONPATH=str(Path(__file__).parent))
     assert re.match(r"accuracy [01]\.\d+, consensus error \S+, \d\.\d MB sent", first.out) and not any(o.out for o in others)
-

@@ -49,7 +49,7 @@ class GradientTracking(Ahead):
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
-        """γ = (1 + λ_min(W))²/4L, half of what is stable where all f_i are one quadratic (tested on many others, proven for none)."""
+        """γ = (1 + λ_min(W))²/4L, half of what is stable where all f_i are one quadratic (tested on many others)."""
         return cls(gamma=(2 - net.mixing.high) ** 2 / (4 * L))
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:

@@ -25,6 +25,8 @@ from milodo.shipped import find_experiment
 from milodo.topology import weights
 
 Model = TypeVar("Model", bound=BaseModel)
+UNIONS = ("int", "float", "str", "list[str]")
+"""How pydantic calls what a value may be, where it may be several things."""
 RESERVED = {"training", "resume", "optima", "run"}
 """Files of a run's folder that an optimizer must not be called after."""
 
@@ -108,8 +110,8 @@ class Experiment(Table):
         else:
             return
         raise ValueError(
-            f"{method.name} {why}, and [network] schedule changes it with the iteration. Remove the schedule, or use a method that "
-            "gossips with one round: over = 'round', or accelerated-ed with K = 1."
+            f"{method.name} {why}, and [network] schedule changes it with the iteration. Remove the schedule, or use a method "
+            "that gossips with one round: over = 'round', or accelerated-ed with K = 1."
         )
 
 
@@ -196,7 +198,7 @@ def _sentence(error: dict[str, Any], model: type[BaseModel], place: Sequence[str
     """One sentence for the first thing wrong, in the words of the file; `place` is the table that the model stands for."""
     extra = error["type"] == "extra_forbidden"
     # A union's members ('int', 'float') and places in a list are not words of the file.
-    location = [part for part in error["loc"] if isinstance(part, str) and (extra or part not in ("int", "float", "str", "list[str]"))]
+    location = [part for part in error["loc"] if isinstance(part, str) and (extra or part not in UNIONS)]
     inside, location = location[:-1], [*place, *location]
     tables, key = location[:-1], location[-1] if location else None
     table = f"[{shortened('.'.join(tables))}]" if tables else "the file's first lines"

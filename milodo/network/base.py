@@ -166,9 +166,7 @@ class Network(Sums):
         for channel in channels:
             kind = next((kind for kind, of in KINDS.items() if isinstance(channel, of)), None)
             if kind is None:
-                raise InvalidInput(
-                    f"{quoted(channel)} is no channel. Give Outage(p), Cast(dtype), TopK(fraction) or a schedule."
-                )
+                raise InvalidInput(f"{quoted(channel)} is no channel. Give Outage(p), Cast(dtype), TopK(fraction) or a schedule.")
             if getattr(net, kind) is not None:
                 raise InvalidInput(
                     f"messages go through {getattr(net, kind)} already, and {channel} is another {kind}. Give one."

@@ -165,7 +165,7 @@ def launched() -> bool:
 
 @contextmanager
 def joined(timeout: float = TIMEOUT, device: str = "cpu", *, again: bool = False) -> Iterator[Group]:
-    """Meets the others where MASTER_ADDR and MASTER_PORT say, as RANK of WORLD_SIZE; `again`, if this program may do so once more.
+    """Meets the others where MASTER_ADDR and MASTER_PORT say, as RANK of WORLD_SIZE; `again` if a program may do so twice.
 
     Connections are opened only when two processes first talk (TORCH_GLOO_LAZY_INIT), so only between neighbours.
     """
@@ -233,8 +233,8 @@ def among_others(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Amon
         return
     if not launched():
         raise InvalidInput(
-            "this process was started alone, and gossip is one process a node. Start it with `torchrun --nproc-per-node 4 "
-            "YOUR_SCRIPT.py`; for several nodes in one process see milodo.Neural."
+            "this process was started alone, and gossip is one process a node. Start it with torchrun, as many "
+            "processes as there are nodes; for all of them in one process see milodo.Neural."
         )
     with joined(timeout, device, again=True) as group:
         yield Among(group.world, group)

@@ -70,7 +70,7 @@ class Schedule(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """The same for two schedules exactly if their links are, or so they are in a hundred iterations where they never repeat."""
+        """The same for two schedules exactly if their links are; of those that never repeat a hundred iterations count."""
         used = b"".join(np.packbits(self.links(k)).tobytes() for k in range(1, 1 + (self.period or 100)))
         return hashlib.sha256(f"{self.topology.fingerprint} {self.period} ".encode() + used).hexdigest()[:16]
 
@@ -273,10 +273,7 @@ def _edges(said: Sequence[str], graph: Topology) -> list[tuple[tuple[int, int], 
     number = _numbers(nx.compose_all(list(read.values())), graph.n) if read else {}
     found = []
     for word in said:
-        if word in read:
-            pairs = [(number[i], number[j]) for i, j in read[word].edges]
-        else:
-            pairs = list(named(word).edges)
+        pairs = [(number[i], number[j]) for i, j in read[word].edges] if word in read else named(word).edges
         found.append(tuple(sorted((min(pair), max(pair)) for pair in pairs)))
     return found
 

@@ -56,7 +56,8 @@ class Flat:
         for parameter in self.frozen:
             if parameter.requires_grad:
                 raise InvalidInput(
-                    f"{self.names[id(parameter)]} was frozen when gossip began and is not any more. Leave the block and enter it anew."
+                    f"{self.names[id(parameter)]} was frozen when gossip began and is not any more. Leave the block and enter it "
+                    "anew."
                 )
 
     @torch.no_grad()
@@ -85,7 +86,9 @@ class Flat:
         if len(set(used)) == 1:
             return used[0]
         if used not in self._spread:
-            self._spread = {used: torch.tensor(used, dtype=self.dtype).repeat_interleave(torch.tensor(self.sizes)).to(self.device)}
+            self._spread = {
+                used: torch.tensor(used, dtype=self.dtype).repeat_interleave(torch.tensor(self.sizes)).to(self.device)
+            }
         return self._spread[used]
 
     def hidden(self) -> list[Tensor | None]:

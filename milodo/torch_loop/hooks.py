@@ -29,6 +29,8 @@ from milodo.types import NodeTensor
 AMP = "_step_supports_amp_scaling"
 """What a GradScaler asks of an optimizer: whether it may call `step` although gradients are not finite, with `found_inf` and
 `grad_scale` on the optimizer, instead of skipping it. Without, nobody could tell the neighbours that a step was skipped."""
+OPEN: list[tuple[int, bool]] = []
+"""Numbers of each gossip of this process, and whether its messages travel during the next gradient."""
 PARTING = 5.0
 """Seconds that messages under way have when the loop has failed."""
 
@@ -53,6 +55,7 @@ class Gossip:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            self._told_apart(stack)
             group = stack.enter_context(among_others(self.timeout, self._flat.device.type))
             graph, how = graph_of(self._network["graph"], group.world), self._network
             real = DistributedNetwork(
@@ -76,6 +79,17 @@ class Gossip:
                 self._unscales = False
             self._stack = stack.pop_all()
         return self
+
+    def _told_apart(self, stack: ExitStack) -> None:
+        """Messages are known by their size: those that travel by themselves must not meet others of the same."""
+        ahead = _is_ahead(self._reader.unread)
+        if any(d == self._flat.d and (ahead or other) for d, other in OPEN):
+            raise InvalidInput(
+                f"another gossip about {self._flat.d} numbers is open, and messages of 'd-psgd' and 'gradient-tracking' could be "
+                "taken for its. Use another method for one of the two, or train both models with one optimizer."
+            )
+        OPEN.append((self._flat.d, ahead))
+        stack.callback(OPEN.remove, (self._flat.d, ahead))
 
     def __exit__(self, *failure: Any) -> bool | None:
         if failure[0] is None:

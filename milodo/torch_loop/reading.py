@@ -57,8 +57,9 @@ class Reader:
             return
         if not isinstance(optimizer, torch.optim.SGD):
             raise InvalidInput(
-                f"method {method!r} has an update of its own and reads only lr, momentum and weight_decay, from torch.optim.SGD, but "
-                f"the optimizer is {type(optimizer).__name__}. Use SGD, or 'dsgdm' or 'd-psgd', which mix what any optimizer does."
+                f"method {method!r} has an update of its own and reads only lr, momentum and weight_decay, from torch.optim.SGD, "
+                f"but the optimizer is {type(optimizer).__name__}. Use SGD, or 'dsgdm' or 'd-psgd', which mix what any optimizer "
+                "does."
             )
         for group in optimizer.param_groups:
             for key in ("dampening", "nesterov", "maximize"):
@@ -82,7 +83,8 @@ class Reader:
         lr, momentum = ([float(group[key]) for group in optimizer.param_groups] for key in ("lr", "momentum"))
         if min(lr) <= 0:
             raise InvalidInput(
-                f"the learning rate is {min(lr):g} in step {k}, and {self.name!r} divides by it. Let schedules begin and end above 0."
+                f"the learning rate is {min(lr):g} in step {k}, and {self.name!r} divides by it. Let schedules begin and end "
+                "above 0."
             )
         alpha = self.flat.each([1 - each for each in momentum])
         return self._saying(self.loop.make(self.flat.each(lr), alpha))

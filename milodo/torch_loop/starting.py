@@ -20,8 +20,8 @@ def graph_of(graph: str | Topology | nx.Graph, processes: int) -> Topology:
     found = topology(f"{graph}({processes})" if isinstance(graph, str) and graph in GRAPHS else graph)
     if found.n != processes:
         raise InvalidInput(
-            f"{found} has {found.n} nodes, but {processes} processes were started, and each is one node. Start {found.n} "
-            f"(torchrun --nproc-per-node {found.n}), or use a graph of {processes}."
+            f"{found} has {found.n} nodes, but {processes} processes were started, and each is one node. Start {found.n}, or "
+            f"use a graph of {processes}."
         )
     return found
 
