@@ -13,6 +13,9 @@ from real import free_port, together
 from torch import nn
 
 import milodo
+from milodo.bench.benchmark import Benchmark
+from milodo.bench.records import read_records
+from milodo.config import load_experiment
 from milodo.errors import InvalidInput
 
 AGREE = 1e-8
@@ -166,6 +169,41 @@ def test_one_process_is_plain_sgd_and_hooks_leave_nothing_behind(alone):
     assert not torch.distributed.is_initialized()
     stepped(model, optimizer), stepped(twin, other)
     torch.testing.assert_close(model[0].weight, twin[0].weight)
+
+
+RACE = """
+[problem]
+family = "digits-mlp"
+n = 4
+N = 40
+minibatch = 10
+split = "dirichlet(0.1)"
+evaluate = 20
+[network]
+topology = "exponential(4)"
+schedule = "one-peer"
+[run]
+iterations = 60
+instances = 1
+dtype = "float32"
+[tuning]
+instances = 1
+iterations = 20
+points = 3
+points_each = 3
+refinements = 0
+"""
+
+
+def test_a_race_has_them_all_tuned_on_a_network_whose_graph_changes(tmp_path):
+    names = ["d-psgd", "dsgdm", "qg-dsgdm", "decentlam", "prox-ed", "gradient-tracking"]
+    methods = "".join(f'[[methods]]\nname = "{name}"\n' for name in names)
+    (tmp_path / "race.toml").write_text(RACE + methods)
+    folder = Benchmark(load_experiment(tmp_path / "race.toml"), tmp_path / "run").run()
+    rows = read_records(folder / "records.csv")
+    for name in names:
+        losses = {row.k: row.loss for row in rows if row.method == name}
+        assert losses[60] < losses[0]
 
 
 ROOT = Path(__file__).parent.parent
