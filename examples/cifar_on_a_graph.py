@@ -53,7 +53,7 @@ with milodo.gossip(model, optimizer, graph=asked.graph, method=asked.method) as 
                 break
     spread = g.consensus_error()
     with g.average(), torch.no_grad():
-        test = DataLoader(dataset(*cifar10("test")), 500)
-        right = sum(int((model(inputs).argmax(1) == targets).sum()) for inputs, targets in test)
+        test = dataset(*cifar10("test"))
+        right = sum(int((model(inputs).argmax(1) == targets).sum()) for inputs, targets in DataLoader(test, 500))
     if node == 0:
-        print(f"accuracy {right / len(test.dataset):.3f}, consensus error {spread:.2g}, {g.traffic.bytes / 1e6:.1f} MB sent")
+        print(f"accuracy {right / len(test):.3f}, consensus error {spread:.2g}, {g.traffic.bytes / 1e6:.1f} MB sent")

@@ -17,6 +17,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import milodo
 from milodo.algorithms import DPSGD, DecentLaM, DSGDm, GradientTracking, ProxED, QGDSGDm, Remembering
+from milodo.metrics import consensus_error
 from milodo.network import StackedNetwork, TreeObserver, degraded, message_format
 from milodo.problems import Neural
 from milodo.runtime.group import joined
@@ -115,7 +116,7 @@ def compared(rank: int, case: str, observer: TreeObserver) -> dict:
     return {
         "worst": observer.total(worst).tolist(),
         "moved": float((expected - problem().start()).abs().max()),
-        "spread": [spread, float(milodo.metrics.consensus_error(expected, milodo.StackedObserver()))],
+        "spread": [spread, float(consensus_error(expected, milodo.StackedObserver()))],
         "bytes": [int(observer.total(sent)), simulated * rounds // STEPS],
     }
 
@@ -195,9 +196,10 @@ def special(rank: int, observer: TreeObserver) -> dict[str, float]:
                     return value
 
                 if closure:
-                    assert optimizer.step(loss) > 0
+                    assert float(optimizer.step(loss)) > 0
                 else:
-                    loss(), optimizer.step()
+                    loss()
+                    optimizer.step()
             with g.average():
                 mean = flat(model), [buffer.clone() for buffer in model.buffers()]
             return model, mean, g.consensus_error()
@@ -234,7 +236,7 @@ def special(rank: int, observer: TreeObserver) -> dict[str, float]:
     found["L-BFGS fails"] = torch.tensor(0.0 if 0 < spread < torch.inf and flat(lbfgs).isfinite().all() else 1.0).double()
     normed = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3)).double()
     normed, (_, buffers), _ = run("dsgdm", model=normed)
-    own = normed[1].running_mean
+    own = torch.as_tensor(normed[1].running_mean)
     found["running statistics"] = (observer.mean(own.unsqueeze(0), dim=0) - buffers[0]).abs().max()
     found["own statistics are kept"] = (own - buffers[0]).abs().max()
     return {what: float(observer.total(gap.detach().reshape(1))) for what, gap in found.items()}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 from loops import CASES
-from real import free_port, together
+from real import finish, free_port, start, together
 from torch import nn
 
 import milodo
@@ -84,7 +85,7 @@ def frozen():
         (lambda: milodo.gossip(*made(momentum=0.9, dampening=0.5)), "without dampening"),
         (lambda: milodo.gossip(*made(maximize=True)), "without maximize"),
         (lambda: milodo.gossip(made()[0], made()[1]), "that is none of Sequential's"),
-        (lambda: milodo.gossip(nn.Linear(2, 2), "sgd"), "a torch module and its optimizer"),
+        (lambda: milodo.gossip(nn.Linear(2, 2), cast("Any", "sgd")), "a torch module and its optimizer"),
         (lambda: milodo.gossip(*made(nn.LazyLinear(2))), "lazy parameters"),
         (frozen, "are frozen"),
         (lambda: milodo.gossip(*made()).__enter__(), "started alone"),
@@ -162,12 +163,14 @@ def test_one_process_is_plain_sgd_and_hooks_leave_nothing_behind(alone):
     twin.load_state_dict(model.state_dict())
     with milodo.gossip(model, optimizer, method="dsgdm") as g:
         for _ in range(3):
-            stepped(model, optimizer), stepped(twin, other)
+            stepped(model, optimizer)
+            stepped(twin, other)
         assert g.k == 3 and g.traffic.bytes == 0 and g.consensus_error() == 0
     torch.testing.assert_close(model[0].weight, twin[0].weight)
     assert not optimizer._optimizer_step_pre_hooks and not hasattr(optimizer, "_step_supports_amp_scaling")
     assert not torch.distributed.is_initialized()
-    stepped(model, optimizer), stepped(twin, other)
+    stepped(model, optimizer)
+    stepped(twin, other)
     torch.testing.assert_close(model[0].weight, twin[0].weight)
 
 
@@ -220,6 +223,15 @@ for k in range(2):  # one block after the other
         assert g.consensus_error() < 1e-6
 print("twice")
 """
+UNEVEN = """
+import os, torch, milodo
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with milodo.gossip(model, optimizer, timeout=3.0) as g:
+    for _ in range(3 + 2 * int(os.environ["RANK"])):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+"""
 SMALL_CIFAR = """
 import runpy, sys
 import pytest, small_data
@@ -232,6 +244,12 @@ with pytest.MonkeyPatch.context() as patch:
 
 def test_one_block_after_another():
     assert all(end.out.strip() == "twice" for end in together(["-c", TWICE], 3))
+
+
+def test_a_node_that_makes_fewer_steps_is_named_and_nobody_waits_for_ever():
+    ends = finish(start(["-c", UNEVEN], 2))
+    assert all(end.code != 0 for end in ends)
+    assert any("did not answer" in end.err and "iteration 4" in end.err for end in ends), [end.err for end in ends]
 
 
 def test_the_tutorial_runs_as_it_stands():

@@ -30,6 +30,8 @@ MEMORY = 0.9
 """Of the trend by which a node restarts: one iteration alone says little."""
 
 
+CHANGING = 0.5
+"""Share of z - A z that is taken where the graph changes with the iteration."""
 LONGEST = 8.0
 """Times 1/L that a step may be long, however well A mixes: a prox comes before it, and does not commute with a mean. On star(20)
 12/L converged with two sites 1000 times as curved as the others, and 20/L did not with one that was 100 times as curved."""
@@ -67,7 +69,7 @@ class AcceleratedED(OverAverage):
     σ <= 1 - β, however little A mixes.
 
     Where the graph changes with the iteration, K = 1 and v is half of z - A z with that iteration's A, so that ½I ⪯ I - v ⪯ I as
-    in Exact Diffusion: whole averages of pairs that change diverged at every β and γ that was tried (benchmarks/schedules.py).
+    in Exact Diffusion: with all of it, it diverged on five of six schedules (benchmarks/schedules.py).
 
     These are LEPDO-1..3 with a momentum term, which vanishes at a fixed point: Theorem 1 speaks of it, too. γ, K and σ are the
     same at all nodes, so Σy = 0. The restart and t are each node's own and need no message. Lost messages leave Σv = 0 as it is.
@@ -161,7 +163,7 @@ class AcceleratedED(OverAverage):
         z = problem.prox(e - gamma * (problem.grad(e) + state.y), gamma)
         v = self.A(net).defect(z, self.on(net))
         if net.schedule is not None:
-            v = v / 2
+            v = CHANGING * v
         y = state.y + sigma / gamma * v
         x = z - v
         trend = MEMORY * state.trend + (1 - MEMORY) * dot(e - z, x - state.x)

@@ -92,7 +92,7 @@ class Gossip:
         stack.callback(OPEN.remove, (self._flat.d, ahead))
 
     def __exit__(self, *failure: Any) -> bool | None:
-        if failure[0] is None:
+        if not any(failure):
             try:
                 self._settled()
                 self.observer.barrier()  # nobody leaves while a neighbour still waits for what it says
