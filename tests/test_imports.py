@@ -36,6 +36,7 @@ LEVELS = (
     {"report"},
     {"reproduce"},
     {"runtime"},
+    {"torch_loop"},
     {"cli"},
     {"__main__", "__init__"},
 )

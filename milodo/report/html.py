@@ -121,7 +121,7 @@ def _network(run: Run) -> list[tuple[str, str]]:
         facts += [("links", len(topology.edges)), ("neighbours of a node", low if low == high else f"{low} to {high}")]
     else:
         facts += [("links", about.links), ("picture", "none of a graph this large" if about.is_large else None)]
-    facts += [("diameter", about.diameter), ("mixing weights", about.weights)]
+    facts += [("diameter", about.diameter), ("mixing weights", about.weights), ("links of an iteration", about.schedule)]
     if about.contraction is not None:
         facts.append(("disagreement left by one round", f"{about.contraction:.4g} of it, at worst"))
     facts.append(("fingerprint", about.fingerprint))
