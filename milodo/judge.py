@@ -36,12 +36,13 @@ class Judge:
         tolerance: float | None = None,
         x0: NodeTensor | None = None,
         growth: float = GROWTH,
+        units: Units | None = None,
     ) -> None:
         self.problem, self.observer, self.growth = problem, observer, growth
         self.steps, self.seconds, self.gap, self.optimum, self.tolerance = steps, seconds, gap, optimum, tolerance
         self.limit = self._limit(problem.start() if x0 is None else x0)
         self.ended = [Status.RUNNING] * math.prod(problem.batch)
-        self._units: Units | None = None
+        self._units = units
 
     def _limit(self, x0: NodeTensor) -> Tensor:
         """A loss above this counts as divergence: GROWTH times that of the first iterate or of the problem's start.

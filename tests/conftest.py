@@ -10,9 +10,22 @@ import small_data as small
 import torch
 from hypothesis import settings
 from matplotlib.figure import Figure
+from torch.nn.functional import one_hot
 
 from milodo.algorithms import METHODS, Algorithm
-from milodo.problems import FAMILIES, L1, REGULARIZERS, Box, CustomProblem, ElasticNet, NonNegative, Problem, Regularizer, Zero
+from milodo.problems import (
+    FAMILIES,
+    L1,
+    REGULARIZERS,
+    Box,
+    CustomProblem,
+    ElasticNet,
+    NonNegative,
+    Problem,
+    Regularizer,
+    Softmax,
+    Zero,
+)
 from milodo.problems.synthetic import SyntheticFamily
 from milodo.topology import EXAMPLES
 
@@ -69,7 +82,10 @@ def log_cosh(x: torch.Tensor, data: dict[str, torch.Tensor]) -> torch.Tensor:
 def make_problem(
     kind: str, reg: Regularizer, seeds: tuple[int, ...] = (0, 1, 2), *, dtype: torch.dtype = torch.float64
 ) -> Problem:
-    """Five nodes, four unknowns, six samples a node."""
+    """Five nodes, four unknowns (of three classes six), six samples a node."""
+    if kind == "softmax":
+        logistic = FAMILIES["logistic"](5, 2, 6, reg=reg).sample(list(seeds), dtype=dtype)
+        return Softmax(logistic.A, one_hot((2 * logistic.A[..., 0] + logistic.b).round().clamp(0, 2).long(), 3).to(dtype), reg)
     if kind != "custom":
         return FAMILIES[kind](5, 4, 6, reg=reg).sample(list(seeds), dtype=dtype)
     lasso = FAMILIES["lasso"](5, 4, 6, reg=reg).sample(list(seeds), dtype=dtype)

@@ -36,7 +36,7 @@ LEVELS = (
     {"report"},
     {"reproduce"},
     {"runtime"},
-    {"torch_loop"},
+    {"torch_loop", "sklearn"},
     {"cli"},
     {"__main__", "__init__"},
 )

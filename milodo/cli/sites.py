@@ -6,10 +6,12 @@ import dataclasses
 import glob
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click.core import ParameterSource
 
 from milodo.cli.folders import writing_to
 from milodo.cli.options import Resume, SnapshotEvery, Timeout, typed
@@ -21,15 +23,40 @@ from milodo.files import locked
 from milodo.status import Status
 
 if TYPE_CHECKING:
-    from milodo.fit import Fit, Task
+    from milodo.fit import Choice, Fit, PenaltyPath, Task
     from milodo.fit.model import Plan
 
 Target = Annotated[str, typer.Option(help="The column to predict.", callback=as_written)]
 Loss = Annotated[str, typer.Option(help="squared (regression) or logistic (two classes).")]
+AUTO = "auto"
+
+
+def weight(word: str) -> float | str:
+    """A number, or auto."""
+    if word == AUTO:
+        return word
+    try:
+        return float(word)
+    except ValueError:
+        raise typer.BadParameter(f"{word!r} is no number. Give one, or 'auto' to have it chosen by cross-validation.") from None
+
+
 L1Weight = Annotated[
-    float,
-    typer.Option("--l1", help="Weight of the L1 penalty; alpha of scikit-learn's Lasso, 1/(C N) of its LogisticRegression."),
+    Any,
+    typer.Option(
+        "--l1", parser=weight, metavar="FLOAT|auto",
+        help="Weight of the L1 penalty; alpha of scikit-learn's Lasso, 1/(C N) of its LogisticRegression. "
+        "auto: chosen by cross-validation.",
+    ),
+]  # fmt: skip
+FoldsOption = Annotated[
+    str, typer.Option("--folds", help="With --l1 auto: folds of each site's rows, or 'sites' to leave out one site at a time.")
 ]
+RuleOption = Annotated[
+    str, typer.Option("--rule", help="With --l1 auto: min (least mean loss) or 1se (sparsest within one standard error of it).")
+]
+Penalties = Annotated[int, typer.Option("--penalties", help="With --l1 auto: how many are tried.", min=2)]
+Seed = Annotated[int, typer.Option("--seed", help="With --l1 auto: of the folds.", min=0)]
 Graph = Annotated[str, typer.Option(help="Who talks to whom: ring, path, star, complete, ..., grid(2x3), or a file.")]
 Links = Annotated[
     str, typer.Option(help="reliable: sums over a spanning tree, the cheapest; lossy: gossip, which survives lost messages.")
@@ -65,7 +92,8 @@ def solve(
     pay: Pay = "bytes", latency: Latency = None, bandwidth: Bandwidth = None, intercept: Intercept = True,
     standardise: Standardise = False, ignore: Ignore = None, method: Method = None,
     chosen: Set = None, optimizer: Optimizer = None, tolerance: Tolerance = 1e-8, iterations: Iterations = 200_000,
-    out: Annotated[Path, typer.Option(help="Where fit.json and coefficients.csv go.")] = Path("runs/fit"),
+    folds: FoldsOption = "5", rule: RuleOption = "min", penalties: Penalties = 30, seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Where fit.json, coefficients.csv and the path go.")] = Path("runs/fit"),
 ) -> None:  # fmt: skip
     """Fit one sparse linear model to data at several sites, as if they were pooled: a file a site, all on this machine.
 
@@ -73,19 +101,24 @@ def solve(
     """
     import torch
 
-    from milodo.fit.sites import fit_here
-    from milodo.fit.tables import read_site, write_fit
+    from milodo.fit.sites import choose_here, fit_here
+    from milodo.fit.tables import read_site
 
-    task = task_of(context, chosen)
+    task, choice = task_of(context, chosen), choice_of(context)
     paths = [Path(name) for pattern in data for name in sorted(glob.glob(pattern)) or [pattern]]  # noqa: PTH207
     sites = [read_site(path, target, ignore or []) for path in paths]
     torch.set_num_threads(1)
     with locked(out):
         with Bars(console) as bars:
-            fit = fit_here(sites, task, progress_of(bars, task), announce_plan)
+            progress, path = progress_of(bars, task), None
+            if choice is None:
+                fit = fit_here(sites, task, progress, announce_plan)
+            else:
+                along = partial(bars, "path")
+                fit, path = choose_here(sites, task, choice, progress=progress, announce=announce_plan, along=along)
         with writing_to(out):
-            write_fit(fit, out, task, typed(), "simulated")
-    show_fit(fit, out)
+            write(fit, path, task, choice, out, "simulated")
+    show_fit(fit, path, out)
 
 
 def node(
@@ -95,6 +128,7 @@ def node(
     pay: Pay = "bytes", latency: Latency = None, bandwidth: Bandwidth = None, intercept: Intercept = True,
     standardise: Standardise = False, ignore: Ignore = None, method: Method = None,
     chosen: Set = None, optimizer: Optimizer = None, tolerance: Tolerance = 1e-8, iterations: Iterations = 200_000,
+    folds: FoldsOption = "5", rule: RuleOption = "min", penalties: Penalties = 30, seed: Seed = 0,
     out: Annotated[Path, typer.Option(help="Where node 0 writes fit.json and coefficients.csv.")] = Path("runs/fit"),
     snapshot_every: SnapshotEvery = None, resume: Resume = False, timeout: Timeout = None,
 ) -> None:  # fmt: skip
@@ -107,7 +141,7 @@ def node(
         raise InvalidInput("--resume goes on from snapshots: give --snapshot-every as well.")
     import torch
 
-    from milodo.fit.tables import read_site, write_fit
+    from milodo.fit.tables import read_site
     from milodo.runtime.group import TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent
     from milodo.runtime.sites import fit_with_others
@@ -121,16 +155,16 @@ def node(
     torch.set_num_threads(1)
     advice = resuming(out, typed(), f"To start again: {typed()}", snapshot_every)
     with advice, joined(timeout or TIMEOUT) as group, first(group, Bars(console)) as bars, first(group, locked(out)):
-        task, writes = task_of(context, chosen), group.rank == 0
+        task, choice, writes = task_of(context, chosen), choice_of(context), group.rank == 0
         site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [])
-        fit = fit_with_others(
+        fit, path = fit_with_others(
             site, task, group, progress_of(bars, task) if bars else None,
-            announce=announce_plan if writes else None,
-            write=(lambda found: write_fit(found, out, task, typed(), "distributed") and None) if writes else None,
+            choice=choice, along=partial(bars, "path") if bars else None, announce=announce_plan if writes else None,
+            write=(lambda found, path: write(found, path, task, choice, out, "distributed")) if writes else None,
             out=out, snapshot_every=snapshot_every, resume=resume,
         )  # fmt: skip
     if writes:
-        show_fit(fit, out)
+        show_fit(fit, path, out)
 
 
 def task_of(context: typer.Context, chosen: list[str] | None) -> Task:
@@ -138,7 +172,40 @@ def task_of(context: typer.Context, chosen: list[str] | None) -> Task:
     from milodo.fit import Task
 
     given = {field.name: context.params[field.name] for field in dataclasses.fields(Task) if field.name in context.params}
+    given["l1"] = 0.0 if given["l1"] == AUTO else given["l1"]
     return Task(**given, parameters=dict(map(parameter, chosen or [])))
+
+
+def choice_of(context: typer.Context) -> Choice | None:
+    """How the penalty is to be chosen, if it is."""
+    from milodo.fit import Choice
+
+    given = {name: context.params[name] for name in ("folds", "rule", "penalties", "seed")}
+    if context.params["l1"] != AUTO:
+        for name in given:
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise InvalidInput(
+                    f"--{name} says how a penalty is chosen, but --l1 is {context.params['l1']:g}. Give --l1 auto."
+                )
+        return None
+    word = given["folds"]
+    return Choice(
+        folds=int(word) if word.isdecimal() else word, rule=given["rule"], n_alphas=given["penalties"], seed=given["seed"]
+    )
+
+
+def write(fit: Fit, path: PenaltyPath | None, task: Task, choice: Choice | None, out: Path, runtime: str) -> None:
+    """All files of a fit; the task is written with the penalty that was chosen."""
+    from milodo.fit.tables import write_fit, write_path
+
+    if path is None or choice is None:
+        write_fit(fit, out, task, typed(), runtime)
+        return
+    from milodo.report.penalty import draw_path
+
+    write_fit(fit, out, dataclasses.replace(task, l1=path.penalty), typed(), runtime)
+    write_path(path, out, choice)
+    draw_path(out)
 
 
 def parameter(word: str) -> tuple[str, float]:
@@ -169,11 +236,20 @@ def announce_plan(plan: Plan) -> None:
     say(console, f"Method: {plan.why}.\nIt will cost {plan.cost}.")
 
 
-def show_fit(fit: Fit, out: Path) -> None:
-    from milodo.cli.tables import fit_tables
+def show_fit(fit: Fit, path: PenaltyPath | None, out: Path) -> None:
+    from milodo.cli.tables import fit_tables, path_table
 
+    if path is not None:
+        console.print(path_table(path))
     console.print(*fit_tables(fit))
     say(console, f"Saved in {out / 'fit.json'} and {out / 'coefficients.csv'}.")
+    if path is not None:
+        say(console, f"The path is in {out / 'path.json'} and {out / 'path.csv'}, its picture in {out / 'path.png'}.")
+        if path.at_end:
+            say(
+                console,
+                "The penalty chosen is the smallest that was tried: perhaps none is needed, or one that is smaller still.",
+            )
     if fit.status is Status.CONVERGED:
         return
     said = f"milodo: not converged after {fit.iterations} iterations. Allow more --iterations, or --standardise."

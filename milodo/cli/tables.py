@@ -17,7 +17,7 @@ from milodo.words import amount, brief
 if TYPE_CHECKING:
     from milodo.bench.run_file import RunFile, TuningFacts
     from milodo.bench.speedup import Speedup
-    from milodo.fit import Fit
+    from milodo.fit import Fit, PenaltyPath
     from milodo.learned.checkpoint import Card
 
 
@@ -136,6 +136,30 @@ def topology_table(graph: Topology) -> Table:
 
 LONGEST = 30
 """Rows of a table of coefficients; the file has them all."""
+
+
+SHOWN = 12
+"""Rows of a table of penalties; the file has them all."""
+
+
+def path_table(path: PenaltyPath) -> Table:
+    """The curve of the cross-validation, every few penalties, and what was chosen."""
+    table = Table(
+        title=f"Penalties, {path.measure} of {'sites left out' if 'site each' in path.folds else 'folds'}", title_justify="left"
+    )
+    for column in ("penalty", path.measure, "standard error", "features", ""):
+        table.add_column(column, justify="left" if not column else "right")
+    last = len(path.penalties) - 1
+    rows = {round(k * last / (SHOWN - 1)) for k in range(SHOWN)} | {path.chosen, path.best}
+    for p in sorted(rows):
+        said = "chosen" if p == path.chosen else "least" if p == path.best else ""
+        table.add_row(
+            f"{path.penalties[p]:.4g}", f"{path.mean[p]:.5g}", f"{path.error[p]:.2g}", str(path.used[p]), said,
+            style="bold" if p == path.chosen else None,
+        )  # fmt: skip
+    rule = "least mean loss" if path.rule == "min" else "largest within one standard error of the least"
+    table.caption = f"chosen: {path.penalty:.6g}, the {rule}; the path took {amount(path.bytes)} in {path.rounds:,} rounds"
+    return table
 
 
 def fit_tables(fit: Fit) -> list[Table]:

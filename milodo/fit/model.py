@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from milodo.algorithms import METHODS, AcceleratedED, Algorithm, TreeAPG
+from milodo.algorithms import METHODS, AcceleratedED, Algorithm, Remembering, TreeAPG
 from milodo.algorithms.auto import Chosen, Facts, Link, choose, learn
 from milodo.errors import InvalidInput, unknown
 from milodo.fit import newton
@@ -23,9 +23,11 @@ from milodo.learned.checkpoint import load_optimizer
 from milodo.loop import Keeper, Stop, solve
 from milodo.metrics import Units, mean_point, off_by
 from milodo.network import Network, Observer
+from milodo.network.channels import message_format
 from milodo.network.consensus import maximum
 from milodo.network.probe import probe, slowest
-from milodo.problems.linear import LinearModel
+from milodo.problems.regularizers import Sparing, Zero
+from milodo.problems.sampled import Sampled
 from milodo.status import Status
 from milodo.types import NodeTensor, Point
 from milodo.words import amount, brief
@@ -50,25 +52,52 @@ class Plan:
     every: int = LOOKS["gossip"]
 
 
+@dataclass(frozen=True)
+class Known:
+    """What sites have told each other already, on the way to a penalty."""
+
+    scaled: Scaling
+    plan: Plan
+    x: Point
+    """Where to begin: the minimum, more or less."""
+    curvature: Tensor | None = None
+    """H̄, where it is the same everywhere."""
+
+
 @torch.no_grad()
 def fit_model(
     features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, net: Network, observer: Observer,
-    *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, keeper: Keeper | None = None,
+    *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, weights: Sequence[Tensor] | None = None,
+    keeper: Keeper | None = None,
     progress: Callable[[int, float], None] | None = None, announce: Callable[[Plan], None] | None = None,
+    known: Known | None = None,
 ) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
-    are 0 and 1."""
+    are 0 and 1, and of k classes [N, k], 1 at the class of a sample. `weights` [N] say how much each sample counts. What is known
+    need not be told again."""
     begun = time.perf_counter()
+    if task.loss == "softmax" and targets[0].ndim != 2:
+        raise InvalidInput(
+            "the softmax loss takes classes as columns of 0 and 1. Use the logistic loss for two classes, and milodo.sklearn, "
+            "which makes the columns, for more.",
+            "loss",
+        )
     total = total_of(net, reliable=task.links == "reliable")
-    scaled = scaling(features, targets, total, centre=task.intercept or task.standardise)
-    reg = penalty(task.l1, None if task.standardise else scaled.scale[0])
-    problem = pooled_problem(task.loss, features, targets, scaled, reg, n=net.topology.n, intercept=task.intercept)
-    plan = plan_for(task, problem, net)
+    centre = task.intercept or task.standardise
+    scaled = known.scaled if known else scaling(features, targets, total, centre=centre, weights=weights)
+    outputs = scaled.target.shape[-1]
+    reg = penalty(task.l1, None if task.standardise else scaled.scale[0].repeat_interleave(outputs), task.l2)
+    problem = pooled_problem(
+        task.loss, features, targets, scaled, reg, n=net.topology.n, intercept=task.intercept, weights=weights
+    )
+    plan = known.plan if known else plan_for(task, problem, net)
     if announce:
         announce(plan)
-    units, x, done, status = Units.of(problem, observer), _start(problem, scaled), 0, Status.RUNNING
-    judge = Judge(problem, observer, steps=task.iterations, tolerance=task.tolerance)
-    watch = partial(refuse_separated, problem, observer) if task.l1 == 0 and not problem.attained else None
+    x = problem.everywhere(known.x).clone() if known else start_of(problem, scaled)
+    units, done, status = Units.of(problem, observer), 0, Status.RUNNING
+    judge = Judge(problem, observer, steps=task.iterations, tolerance=task.tolerance, units=units)
+    free = task.l1 == task.l2 == 0
+    watch = partial(refuse_separated, problem, observer) if free and not problem.attained else None
 
     def off_at(k: int, point: Point) -> float:
         if watch:
@@ -79,7 +108,7 @@ def fit_model(
         return off
 
     if plan.algorithm is None:
-        point, left, done = Newton(problem, total, net.topology.n).run(x[0], off_at, task.tolerance)
+        point, left, done = Newton(problem, total, net.topology.n).run(x[0], off_at, task.tolerance, known and known.curvature)
         x, status = problem.everywhere(point).clone(), Status.CONVERGED if left <= task.tolerance else Status.RUNNING
     if status is Status.RUNNING:
         # Moments of columns that are almost the same lose digits: then gradients of the data themselves go on from there.
@@ -91,38 +120,53 @@ def fit_model(
         x, status, done = result.x, result.status, done + result.k
     answer = problem.settled(mean_point(x, observer), observer)
     off = off_by(problem, problem.everywhere(answer), observer, units)
-    mean, scale = scaled.mean[0], scaled.scale[0]
-    w = answer[: len(scale)] / scale
-    shift = float(answer[-1] + scaled.target[0] * problem.translates) if task.intercept else 0.0
+    w, shift = in_units(answer, problem, scaled, task.intercept)
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
-        columns=columns, coefficients=w.tolist(), intercept=shift - float(w @ mean),
-        standardised=answer[: len(scale)].tolist() if task.standardise else None,
+        columns=columns, coefficients=w.tolist(), intercept=shift.tolist(),
+        standardised=(w * scaled.scale[0]).tolist() if task.standardise else None,
         classes=classes, samples=int(scaled.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters or {},
-        objective=float(problem.objective(answer, observer)), gap=float(off.gap), residual=float(off.moved),
+        objective=float(problem.objective(answer, observer)), unit=float(units.value), gap=float(off.gap),
+        residual=float(off.moved),
         consensus=float(off_by(problem, x, observer, units).consensus),
         iterations=done, status=status, rounds=net.traffic.rounds, bytes=round(float(sent)),
         seconds=time.perf_counter() - begun,
     )  # fmt: skip
 
 
-def _start(problem: LinearModel, scaled: Scaling) -> NodeTensor:
-    """No feature, and the intercept that is best then, which every node knows already."""
-    start = problem.start()
-    if problem.reg.spares and not problem.translates:  # where targets are centred, it is 0
-        start = torch.cat((start[..., :-1], problem.constant(scaled.target)), dim=-1)
+def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool) -> tuple[Tensor, Tensor]:
+    """Coefficients [d] and intercept [] in the units of the data; of k classes [k, d] and [k].
+
+    Of the coefficients of several classes that predict the same probabilities, those that add up to 0 over the classes, where no
+    penalty chooses.
+    """
+    mean, scale, target = scaled.mean[0], scaled.scale[0], scaled.target[0]
+    w = x[: len(scale) * len(target)].unflatten(0, (len(scale), len(target))).mT / scale
+    if len(target) > 1 and isinstance(problem.reg.reg if isinstance(problem.reg, Sparing) else problem.reg, Zero):
+        w = w - w.mean(0)
+    shift = (x[-len(target) :] + target * problem.translates if intercept else torch.zeros_like(target)) - w @ mean
+    if len(target) == 1:
+        return w[0], shift[0]
+    return w, shift - shift.mean() if intercept else shift
+
+
+def start_of(problem: Sampled, scaled: Scaling) -> NodeTensor:
+    """No feature, and the intercepts that are best then, which every node knows already."""
+    start, spares = problem.start(), problem.reg.spares
+    if spares and not problem.translates:  # where targets are centred, it is 0
+        start = torch.cat((start[..., :-spares], problem.constant(scaled.target)), dim=-1)
     return start
 
 
-def plan_for(task: Task, problem: LinearModel, net: Network) -> Plan:
+def plan_for(task: Task, problem: Sampled, net: Network) -> Plan:
     """The method asked for; or moments, sums or gossip, whichever is cheapest and works on these links."""
     if task.optimizer is not None:
         optimizer, card = load_optimizer(task.optimizer)
         return Plan(optimizer.label, f"{card.name}, trained for {card.good_for}", _each(optimizer, problem.d, net), optimizer, {})
-    if task.method is not None or task.parameters:
+    if task.method is not None or task.parameters or task.messages:
         return _as_asked(task, problem, net)
-    d, height = problem.d - task.intercept, net.topology.tree.height
+    d, height = problem.d - problem.reg.spares, net.topology.tree.height
     if task.links == "lossy":
         chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link_of(task, net))
         why = "because links may lose messages: gossip goes on without them, and needs no tuning here"
@@ -150,7 +194,7 @@ def _as_chosen(chosen: Chosen, why: str) -> Plan:
     return Plan(method.label, why, each, method, dict(best.parameters), every)
 
 
-def _learned(task: Task, problem: LinearModel, net: Network) -> Facts:
+def _learned(task: Task, problem: Sampled, net: Network) -> Facts:
     """What the choice asks for; where seconds count and nodes are real, with how long their gradients take."""
     facts = learn(problem, net, reliable=task.links == "reliable")
     if task.pay != "seconds" or not net.real:
@@ -172,30 +216,33 @@ def link_of(task: Task, net: Network) -> Link | None:
 
 
 def _each(method: Algorithm, d: int, net: Network) -> str:
-    return f"{amount(8 * method.floats_on(net, d))} in {method.rounds_on(net)} rounds, in each iteration"
+    size = method.form.size(d, net.dtype) / d if isinstance(method, Remembering) else net.dtype.itemsize
+    return f"{amount(round(size * method.floats_on(net, d)))} in {method.rounds_on(net)} rounds, in each iteration"
 
 
-def _as_asked(task: Task, problem: LinearModel, net: Network) -> Plan:
+def _as_asked(task: Task, problem: Sampled, net: Network) -> Plan:
     """The method with the parameters given, and safe ones for the others."""
-    method = METHODS[task.method] if task.method else AcceleratedED
+    sums = task.messages and task.links == "reliable" and not task.parameters
+    method = METHODS[task.method] if task.method else TreeAPG if sums else AcceleratedED
     for name in task.parameters:
         if name not in method.space:
             raise InvalidInput(f"{method.label}: {unknown('parameter', name, method.space)}", "set")
     own: dict[str, Any] = dict(task.parameters)
     if set(own) < set(method.space):
         own = {**method.safe(float(maximum(net, problem.lipschitz().unsqueeze(-1)).max()), net).chosen, **own}
-    chosen = method(**own)
+    form = message_format(task.messages) if task.messages else None
+    chosen = method(**own) if form is None else Remembering(method(**own), form)
     how = f" with {brief(chosen.chosen)}" if method.space else ""
     every = LOOKS["sums" if method.rounds is None else "gossip"]
-    return Plan(method.label, f"{method.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, chosen.chosen, every)
+    return Plan(chosen.label, f"{chosen.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, chosen.chosen, every)
 
 
-def refuse_separated(problem: LinearModel, observer: Observer, x: Point) -> None:
+def refuse_separated(problem: Sampled, observer: Observer, x: Point) -> None:
     """Where x separates the classes there is nothing to converge to."""
     wrong = ~problem.falling(problem.predict(problem.everywhere(x)))
     if float(problem.mean(wrong.to(problem.dtype), observer)) == 0:
         raise InvalidInput(
-            "the two classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
+            "the classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
             "there is no answer. Add a penalty, e.g. 0.001 ‖x‖₁.",
             "l1",
         )

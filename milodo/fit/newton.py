@@ -18,18 +18,20 @@ import torch
 from torch import Tensor
 
 from milodo.fit.pooled import Total
-from milodo.problems import Regularizer, Zero
-from milodo.problems.linear import LinearModel
+from milodo.problems import Regularizer
 from milodo.problems.regularizers import Sparing
+from milodo.problems.sampled import Sampled
 from milodo.types import Point
 
-WORTH = {"squared": 100, "logistic": 50}
+WORTH = {"squared": 100, "logistic": 50, "softmax": 50}
 """Sums of gradients that one sum of curvatures may cost. Iterating takes some hundred of the former (docs/results.md), Newton
 one of the latter for the squared loss, and about ten for logistic regression."""
 LENGTHS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 """α that are tried; values of all of them travel in one short message."""
 MOST, PATIENCE, GAIN = 60, 6, 0.9
 """Iterations before the method gives up, and iterations in a row in which it comes no tenth nearer."""
+BESIDE = 1e-100
+"""So near to the kink at 0 that the slope of r is that of its absolute values alone."""
 SIGNS = 20
 """Sets of signs that are looked at, at most, for each unknown."""
 FALLS, FAR = 1e-10, 1e6
@@ -50,16 +52,19 @@ def is_cheaper(loss: str, d: int) -> bool:
 class Newton:
     """On one problem whose sums over all n nodes `total` gives."""
 
-    problem: LinearModel
+    problem: Sampled
     total: Total
     n: int
 
     @torch.no_grad()
-    def run(self, x: Point, off: Callable[[int, Point], float], tolerance: float) -> tuple[Point, float, int]:
-        """Until off(k, x) <= tolerance, or until steps no longer help: the best point, how far off it is, and k."""
-        H, best, where, found = None, math.inf, x, 0
+    def run(
+        self, x: Point, off: Callable[[int, Point], float], tolerance: float, H: Tensor | None = None
+    ) -> tuple[Point, float, int]:
+        """Until off(k, x) <= tolerance, or until steps no longer help: the best point, how far off it is, and k. H̄ is asked for
+        unless it is known and the same everywhere."""
+        best, where, found = math.inf, x, 0
         for k in range(1, MOST + 1):
-            if H is None or self.problem.bending:
+            if H is None or not self.problem.quadratic:
                 H, g = self._moments(x)
             else:
                 g = self._mean(self.problem.grad(self.problem.everywhere(x)))
@@ -79,23 +84,20 @@ class Newton:
     def _moments(self, x: Point) -> tuple[Tensor, Point]:
         """H̄ and ḡ at x."""
         problem, d = self.problem, self.problem.d
-        u = problem.predict(problem.everywhere(x))
-        weight = problem.weigh(problem.loss_curvature(u)) / problem.samples
-        own = problem.A.mT @ (weight.unsqueeze(-1) * problem.A)  # [n, d, d]
+        u = problem.look(problem.everywhere(x))
         rows, columns = torch.triu_indices(d, d)
-        gradient = problem.pull_back(problem.loss_slope(u))
-        halves, g = self._mean(torch.cat((own[:, rows, columns], gradient), dim=-1)).split((len(rows), d))
+        own = torch.cat((problem.hessian_from(u), problem.value_and_grad_from(u)[1]), dim=-1)
+        halves, g = self._mean(own).split((len(rows), d))
         H = torch.zeros(d, d, dtype=problem.dtype)
         H[rows, columns] = H[columns, rows] = halves
         return H, g
 
     def _towards(self, x: Point, aim: Point) -> Point:
         """The best point on the way; x itself if none is better."""
-        if not self.problem.bending:
+        if self.problem.quadratic:
             return aim
-        points = [x + length * (aim - x) for length in (0.0, *LENGTHS)]
-        values = [self.problem.value(self.problem.everywhere(point)) for point in points]
-        loss = self._mean(torch.stack(values, dim=-1)) + torch.stack([self.problem.reg.value(point) for point in points])
+        points = x + torch.tensor((0.0, *LENGTHS), dtype=x.dtype).unsqueeze(-1) * (aim - x)
+        loss = self._mean(self.problem.value(self.problem.everywhere(points)).mT) + self.problem.reg.value(points)
         # A full step whose gain is lost in rounding is taken: there Newton's method knows better than values do.
         rounding = 10 * torch.finfo(loss.dtype).eps * loss[0].abs()
         best = 1 if bool(loss[1] <= loss[0] + rounding) and bool(loss[1] <= loss.min() + rounding) else int(loss.argmin())
@@ -103,13 +105,16 @@ class Newton:
 
 
 def minimise(H: Tensor, g: Tensor, x: Point, reg: Regularizer) -> Point:
-    """argmin_z ⟨g, z - x⟩ + ½ (z - x)ᵀ H (z - x) + r(z) for r = Σ w_l |z_l|; an intercept, which r spares, is eliminated."""
+    """argmin_z ⟨g, z - x⟩ + ½ (z - x)ᵀ H (z - x) + r(z) for r = Σ w_l |z_l| + m_l/2 z_l²; intercepts, which r spares, are
+    eliminated."""
     if isinstance(reg, Sparing):
-        h, h00, g0 = H[:-1, -1], H[-1, -1].clamp(min=torch.finfo(H.dtype).tiny), g[-1]
-        z = minimise(H[:-1, :-1] - torch.outer(h, h) / h00, g[:-1] - h * g0 / h00, x[:-1], reg.reg)
-        return torch.cat((z, (x[-1] - (g0 + h @ (z - x[:-1])) / h00).reshape(1)))
-    w = reg.slope(torch.ones_like(x)) if not isinstance(reg, Zero) else torch.zeros_like(x)
-    return sparse_quadratic(H, H @ x - g, w, x)
+        d = len(x) - reg.spares
+        h, g0 = H[:d, d:], g[d:]
+        solved = torch.linalg.pinv(H[d:, d:], hermitian=True) @ torch.column_stack((h.mT, g0))  # [spares, d + 1]
+        z = minimise(H[:d, :d] - h @ solved[:, :d], g[:d] - h @ solved[:, d], x[:d], reg.reg)
+        return torch.cat((z, x[d:] - solved[:, d] - solved[:, :d] @ (z - x[:d])))
+    w = reg.slope(torch.full_like(x, BESIDE))
+    return sparse_quadratic(H + torch.diag(reg.bend(x)), H @ x - g, w, x)
 
 
 def sparse_quadratic(H: Tensor, c: Tensor, w: Tensor, z: Tensor) -> Tensor:

@@ -12,15 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from milodo.errors import InvalidInput
 from milodo.network import Network
 from milodo.network.consensus import average
 from milodo.problems.lasso import LeastSquares
-from milodo.problems.linear import LinearModel
 from milodo.problems.logistic import LogisticRegression
-from milodo.problems.regularizers import L1, Regularizer, Rescaled, Sparing, Zero
+from milodo.problems.regularizers import L1, ElasticNet, Regularizer, Rescaled, Sparing, Zero
+from milodo.problems.sampled import Sampled
+from milodo.problems.softmax import Softmax
 from milodo.types import NodeTensor
 
-LOSSES: dict[str, type[LinearModel]] = {"squared": LeastSquares, "logistic": LogisticRegression}
+LOSSES: dict[str, type[Sampled]] = {"squared": LeastSquares, "logistic": LogisticRegression, "softmax": Softmax}
 Total = Callable[[NodeTensor], NodeTensor]
 """Σ over all nodes, at every node held here."""
 
@@ -38,51 +40,69 @@ class Scaling:
     scale: NodeTensor
     samples: NodeTensor
     """Of all sites together [n, 1]."""
+    weight: NodeTensor
+    """Of all samples together [n, 1]: how many there are, unless they were weighed."""
     target: NodeTensor
-    """The mean of the targets [n, 1]."""
+    """The mean of the targets [n, 1]; of k classes their shares [n, k]."""
 
 
-def scaling(features: Sequence[Tensor], targets: Sequence[Tensor], total: Total, *, centre: bool) -> Scaling:
+def scaling(
+    features: Sequence[Tensor], targets: Sequence[Tensor], total: Total, *, centre: bool, weights: Sequence[Tensor] | None = None
+) -> Scaling:
     """Counts, means and sizes of the pooled data: a site tells its neighbours sums, never samples.
 
     Sizes in a second pass around the mean: the difference of two large sums would lose half of their digits. Columns that are not
-    centred have their size around 0.
+    centred have their size around 0. A sample of weight 2 counts as two.
     """
-    d = features[0].shape[1]
-    sums = [torch.cat((X.new_tensor([len(X)]), X.sum(0), y.sum().reshape(1))) for X, y in zip(features, targets, strict=True)]
-    count, means, target = total(torch.stack(sums)).split((1, d, 1), dim=-1)
-    samples = count.round()
-    mean = means / samples
+    each: Sequence[Tensor | None] = weights or [None] * len(features)
+    sums = [
+        torch.cat((X.new_tensor([len(X)]), *([] if s is None else [s.sum().reshape(1)]), _sum(X, s), _sum(y, s)))
+        for X, y, s in zip(features, targets, each, strict=True)
+    ]
+    d, counts = features[0].shape[1], 1 if weights is None else 2
+    count, means, target = total(torch.stack(sums)).split((counts, d, len(sums[0]) - counts - d), dim=-1)
+    samples = count[..., :1].round()
+    weight = samples if weights is None else count[..., 1:]
+    if not bool((weight > 0).all()):
+        raise InvalidInput("the samples of all sites together weigh nothing, so there is nothing to fit. Give weights above 0.")
+    mean = means / weight
     around = mean if centre else torch.zeros_like(mean)
-    squares = torch.stack([(X - m).square().sum(0) for X, m in zip(features, around, strict=True)])
-    scale = (total(squares) / samples).clamp(min=0).sqrt()
+    squares = [_sum((X - m).square(), s) for X, m, s in zip(features, around, each, strict=True)]
+    scale = (total(torch.stack(squares)) / weight).clamp(min=0).sqrt()
     nothing = 10 * torch.finfo(torch.float64).eps * mean.abs() * samples  # what rounding leaves of a constant column
-    return Scaling(around, torch.where(scale <= nothing * centre, 1.0, scale), samples, target / samples)
+    return Scaling(around, torch.where(scale <= nothing * centre, 1.0, scale), samples, weight, target / weight)
 
 
-def penalty(l1: float, scale: Tensor | None) -> Regularizer:
-    """l1 ‖x‖₁ in the variables z = scale · x; of z itself where there is no scale."""
-    if not l1:
+def _sum(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Of all samples, a number for each column."""
+    return (values.sum(0) if weights is None else weights @ values).reshape(-1)
+
+
+def penalty(l1: float, scale: Tensor | None, l2: float = 0.0) -> Regularizer:
+    """l1 ‖x‖₁ + l2/2 ‖x‖², in the variables z = scale · x; of z itself where there is no scale."""
+    if not l1 and not l2:
         return Zero()
-    return L1(l1) if scale is None else Rescaled(L1(l1), scale, torch.ones((), dtype=scale.dtype))
+    reg = ElasticNet(l1, l2) if l2 else L1(l1)
+    return reg if scale is None else Rescaled(reg, scale, torch.ones((), dtype=scale.dtype))
 
 
 def pooled_problem(
     loss: str, features: Sequence[Tensor], targets: Sequence[Tensor], scaled: Scaling, reg: Regularizer,
-    *, n: int, intercept: bool,
-) -> LinearModel:  # fmt: skip
-    """(1/n) Σ_i f_i + r = (1/M) Σ ℓ over all M samples of the n sites + r, the intercept last and spared.
+    *, n: int, intercept: bool, weights: Sequence[Tensor] | None = None,
+) -> Sampled:  # fmt: skip
+    """(1/n) Σ_i f_i + r = (1/S) Σ s ℓ over all samples of the n sites + r, the intercepts last and spared.
 
-    f_i = (n/M) Σ_j ℓ(a_ijᵀx, b_ij); sites with fewer samples than others held here are filled up with samples of weight 0.
-    Targets are centred where there is an intercept and the loss allows it.
+    f_i = (n/S) Σ_j s_ij ℓ(a_ijᵀx, b_ij) with weights s, all 1 unless given, whose sum is S. Sites with fewer samples than others
+    held here are filled up with samples of weight 0. Targets are centred where there is an intercept and the loss allows it.
     """
     longest = max(len(X) for X in features)
     d = features[0].shape[1] + intercept
-    A, b, weights = torch.zeros(len(features), longest, d, dtype=torch.float64), *torch.zeros(2, len(features), longest).double()
+    A, shares = torch.zeros(len(features), longest, d, dtype=torch.float64), torch.zeros(len(features), longest).double()
+    b = torch.zeros(len(features), longest, *targets[0].shape[1:], dtype=torch.float64)
     for i, (X, y) in enumerate(zip(features, targets, strict=True)):
         A[i, : len(X), : X.shape[1]] = (X - scaled.mean[i]) / scaled.scale[i]
         if intercept:
             A[i, : len(X), -1] = 1
         b[i, : len(X)] = y - scaled.target[i] if intercept and LOSSES[loss].translates else y
-        weights[i, : len(X)] = n * longest / scaled.samples[i]
-    return LOSSES[loss](A, b, Sparing(reg) if intercept else reg, weights)
+        shares[i, : len(X)] = n * longest / scaled.weight[i] * (1.0 if weights is None else weights[i])
+    return LOSSES[loss](A, b, Sparing(reg, scaled.target.shape[-1]) if intercept else reg, shares)

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, shortened
 from milodo.fit.model import Plan, fit_model
+from milodo.fit.path import Choice, PenaltyPath, fit_path
 from milodo.fit.task import Fit, Task
 from milodo.network import Network, Observer, StackedNetwork, StackedObserver
 
@@ -44,20 +46,44 @@ def fit_here(
     announce: Callable[[Plan], None] | None = None,
 ) -> Fit:
     """All sites in this process: a simulation that moves no bytes, and counts those it would move."""
+    net, classes = _met(sites, task)
+    return fit_sites(sites, classes, task, net, StackedObserver(), progress=progress, announce=announce)
+
+
+def choose_here(sites: Sequence[Site], task: Task, choice: Choice, **also: Any) -> tuple[Fit, PenaltyPath]:
+    """The same with a penalty that is chosen; `also` are further arguments of fit_path."""
+    net, classes = _met(sites, task)
+    return choose_sites(sites, classes, task, choice, net, StackedObserver(), **also)
+
+
+def _met(sites: Sequence[Site], task: Task) -> tuple[StackedNetwork, tuple[str, str] | None]:
     for site in sites[1:]:
         same_columns(sites[0].name, sites[0].columns, site.name, site.columns)
     net = StackedNetwork(task.topology(len(sites)), task.weights)
     classes = two_classes([classes_here(site, task.target) for site in sites], task.target) if task.loss == "logistic" else None
-    return fit_sites(sites, classes, task, net, StackedObserver(), progress=progress, announce=announce)
+    return net, classes
 
 
 def fit_sites(
     sites: Sequence[Site], classes: tuple[str, str] | None, task: Task, net: Network, observer: Observer, **also: Any
 ) -> Fit:
     """The model of all sites, from those held here; `also` are further arguments of fit_model."""
+    return fit_model(*_arrays(sites, classes, task), task, net, observer, columns=sites[0].columns, classes=classes, **also)
+
+
+def choose_sites(
+    sites: Sequence[Site], classes: tuple[str, str] | None, task: Task, choice: Choice, net: Network, observer: Observer,
+    **also: Any,
+) -> tuple[Fit, PenaltyPath]:  # fmt: skip
+    """The same with a penalty that is chosen; `also` are further arguments of fit_path."""
+    arrays = _arrays(sites, classes, task)
+    return fit_path(*arrays, task, choice, net, observer, columns=sites[0].columns, classes=classes, **also)
+
+
+def _arrays(sites: Sequence[Site], classes: tuple[str, str] | None, task: Task) -> tuple[list[Tensor], list[Tensor]]:
     features = [torch.from_numpy(site.features) for site in sites]
     targets = [torch.from_numpy(indicator(site, classes) if classes else numeric_target(site, task.target)) for site in sites]
-    return fit_model(features, targets, task, net, observer, columns=sites[0].columns, classes=classes, **also)
+    return features, targets
 
 
 def same_columns(first: str, ours: Sequence[str], other: str, theirs: Sequence[str]) -> None:
@@ -81,13 +107,13 @@ def numeric_target(site: Site, name: str) -> np.ndarray:
 
 def classes_here(site: Site, name: str) -> list[str]:
     """The different values of the target at one site, as text."""
-    values = sorted({_label(value) for value in site.target.tolist()})
+    values = sorted({label(value) for value in site.target.tolist()})
     if {"", "nan", "None"} & set(values):
         raise InvalidInput(f"{site.name}: column {quoted(name)} has missing values. Remove those rows first.")
     if len(values) > 2:  # said here and told to nobody: so many values are data, not classes
         raise InvalidInput(
             f"{site.name}: column {quoted(name)} has {len(values)} different values, but the logistic loss needs two classes. "
-            "Use the squared loss for numbers.",
+            "Use the squared loss for numbers, or milodo.sklearn for more classes.",
             "loss",
         )
     return values
@@ -100,7 +126,7 @@ def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, st
         few = ", ".join(shortened(label, 30) for label in sorted(found)[:5])
         raise InvalidInput(
             f"column {quoted(name)} has {len(found)} different values over all sites ({few}{', ...' if len(found) > 5 else ''}), "
-            "but the logistic loss needs two classes. Use the squared loss for numbers.",
+            "but the logistic loss needs two classes. Use the squared loss for numbers, or milodo.sklearn for more classes.",
             "loss",
         )
     first, second = sorted(found, key=float if all(map(_is_number, found)) else str)
@@ -109,10 +135,10 @@ def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, st
 
 def indicator(site: Site, classes: tuple[str, str]) -> np.ndarray:
     """1 where the target is the second class."""
-    return np.array([float(_label(value) == classes[1]) for value in site.target.tolist()])
+    return np.array([float(label(value) == classes[1]) for value in site.target.tolist()])
 
 
-def _label(value: object) -> str:
+def label(value: object) -> str:
     """1, 1.0 and '1' are one class."""
     if isinstance(value, bool):
         return str(int(value))
@@ -124,14 +150,14 @@ def _label(value: object) -> str:
 
 
 def numbers(
-    site: str, name: str, values: np.ndarray, advice: str = "Ignore it, or encode it first.", remedy: str = "ignore"
+    site: str, name: str, values: np.ndarray, advice: str = "Ignore it, or encode it first.", remedy: str | None = "ignore"
 ) -> np.ndarray:
     """A column as numbers, all of them finite."""
     if values.dtype.kind not in "biuf":
         row = next((k for k, value in enumerate(values.tolist()) if not _is_number(value)), None)
         if row is not None:
             said = f"{site}: column {quoted(name)}, row {row + 1} {_why_no_number(values.tolist()[row], advice)}"
-            raise InvalidInput(said, *[remedy] * said.endswith(advice))
+            raise InvalidInput(said, *[remedy] * said.endswith(advice) if remedy else [])
     found = values.astype(np.float64)
     if not np.isfinite(found).all():
         row = int(np.flatnonzero(~np.isfinite(found))[0])

@@ -14,6 +14,7 @@ import numpy as np
 
 from milodo.errors import InvalidInput, quoted, shortened
 from milodo.files import FORMAT, is_file, make_writable, write_csv, write_json
+from milodo.fit.path import Choice, PenaltyPath
 from milodo.fit.sites import Site, numbers
 from milodo.fit.task import Fit, Task
 from milodo.memory import need_memory
@@ -24,6 +25,20 @@ DELIMITERS = ",;\t"
 
 def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
     """The table in a file: every column but the target and the ignored ones is a feature, and must be numeric and complete."""
+    columns = read_columns(path, target, [name for name in ignore if name != target])
+    if target not in columns:
+        raise InvalidInput(
+            f"{path}: no column {quoted(target)} to predict. Its columns: {_some(columns)}. Choose one of them.", "target"
+        )
+    names = tuple(name for name in columns if name != target)
+    if not names:
+        raise InvalidInput(f"{path}: no column but the target {quoted(target)}, so there is nothing to predict it from.")
+    features = np.stack([numbers(str(path), name, columns[name]) for name in names], axis=1)
+    return Site(str(path), names, features, columns[target])
+
+
+def read_columns(path: Path, target: str, ignore: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The columns of a file but the ignored ones, as they were written; an NPZ file may hold the target beside its table."""
     if not is_file(path):
         raise InvalidInput(f"no file {quoted(str(path))}. Give the path of a CSV, Parquet or NPZ file.")
     readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
@@ -46,20 +61,12 @@ def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
             raise InvalidInput(f"{path}: column {quoted(name)} does not hold one real number or word in each row.")
         if not name.strip():
             raise InvalidInput(f"{path}: a column has no name (an index that was saved with the table?). Name or remove it.")
-    if target not in columns:
-        raise InvalidInput(
-            f"{path}: no column {quoted(target)} to predict. Its columns: {_some(columns)}. Choose one of them.", "target"
-        )
     for name in ignore:
         if name not in columns:
             raise InvalidInput(f"{path}: no column {quoted(name)} to ignore. Its columns: {_some(columns)}.")
-    names = tuple(name for name in columns if name != target and name not in ignore)
-    if not names:
-        raise InvalidInput(f"{path}: no column but the target {quoted(target)}, so there is nothing to predict it from.")
-    if len(columns[target]) == 0:
+    if any(len(values) == 0 for values in columns.values()):
         raise InvalidInput(f"{path}: the file has columns but no rows.")
-    features = np.stack([numbers(str(path), name, columns[name]) for name in names], axis=1)
-    return Site(str(path), names, features, columns[target])
+    return {name: values for name, values in columns.items() if name not in ignore}
 
 
 def _some(columns: dict[str, np.ndarray]) -> str:
@@ -160,3 +167,17 @@ def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: 
     rows = zip((*fit.columns, "(intercept)"), (*fit.coefficients, fit.intercept), strict=True)
     write_csv(folder / "coefficients.csv", ["name", "coefficient"], rows)
     return folder / "fit.json"
+
+
+def write_path(path: PenaltyPath, folder: Path, choice: Choice) -> Path:
+    """path.json with everything, and path.csv with a row a penalty."""
+    make_writable(folder)
+    facts = {"format": FORMAT, "choice": asdict(choice), **asdict(path), "penalty": path.penalty, "used": path.used}
+    write_json(folder / "path.json", facts)
+    header = ["penalty", "mean loss", "standard error", "features", "chosen", "(intercept)", *path.columns]
+    table = zip(path.penalties, path.mean, path.error, path.used, path.intercepts, path.coefficients, strict=True)
+    rows = (
+        [l1, mean, error, used, int(p == path.chosen), shift, *w] for p, (l1, mean, error, used, shift, w) in enumerate(table)
+    )
+    write_csv(folder / "path.csv", header, rows)
+    return folder / "path.json"

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from milodo.algorithms import METHODS
 from milodo.algorithms.auto import PAYS
-from milodo.errors import InvalidInput, unknown
+from milodo.errors import InvalidInput, quoted, unknown
 from milodo.files import is_file
 from milodo.fit.pooled import LOSSES
+from milodo.network.channels import message_format
 from milodo.status import Status
 from milodo.topology import GRAPHS, Topology, topology
 
@@ -23,6 +24,8 @@ class Task:
     target: str
     loss: str = "squared"
     l1: float = 0.0
+    l2: float = 0.0
+    """The penalty is l1 ‖x‖₁ + l2/2 ‖x‖²; the intercept is spared."""
     graph: str = "ring"
     links: str = "reliable"
     """'reliable', over which sums are exact, or 'lossy', which asks for gossip."""
@@ -37,6 +40,8 @@ class Task:
     standardise: bool = False
     method: str | None = None
     parameters: dict[str, float] = field(default_factory=dict)
+    messages: str | None = None
+    """Differences in few bits, such as '4-bit', that both ends remember; unless given, what suits the method."""
     optimizer: str | None = None
     """Weights of a learned method."""
     tolerance: float = 1e-8
@@ -50,12 +55,19 @@ class Task:
             raise unknown("kind of links", self.links, LINKS)
         if self.pay not in PAYS:
             raise unknown("price", self.pay, PAYS)
-        if not (math.isfinite(self.l1) and self.l1 >= 0):
-            raise InvalidInput(f"l1 is {self.l1}, but a penalty must be a finite number >= 0.")
+        for name, penalty in (("l1", self.l1), ("l2", self.l2)):
+            if not (math.isfinite(penalty) and penalty >= 0):
+                raise InvalidInput(f"{name} is {penalty}, but a penalty must be a finite number >= 0.")
         if self.optimizer is not None and self.method is not None:
             raise InvalidInput("a method names a handcrafted one and an optimizer a learned one. Choose one of them.")
         if self.method is not None and self.method not in METHODS:
             raise unknown("method", self.method, METHODS)
+        if self.messages is not None and message_format(self.messages) is None:
+            raise InvalidInput(f"messages = {quoted(self.messages)} shortens nothing. Leave it out.")
+        if self.messages is not None and self.optimizer is not None:
+            raise InvalidInput("a learned optimizer was trained with messages of its own. Leave out messages, or take a method.")
+        if self.messages is not None and self.method is not None and METHODS[self.method].remembers:
+            raise InvalidInput(f"{self.method} has messages of its own. Leave out messages.")
 
     def topology(self, sites: int) -> Topology:
         """The graph: a full name such as grid(2x3), a file, or a family's name for as many nodes as there are sites."""
@@ -75,7 +87,7 @@ class Fit:
 
     columns: tuple[str, ...]
     coefficients: list[float]
-    """In the units of the data."""
+    """In the units of the data; of several classes a list for each, and an intercept for each."""
     intercept: float
     standardised: list[float] | None
     """Coefficients of the standardised features, where those were asked for."""
@@ -85,6 +97,8 @@ class Fit:
     why: str
     parameters: dict[str, float]
     objective: float
+    unit: float
+    """The objective of the model without features."""
     gap: float
     """By how much the objective can exceed its minimum (duality), relative to that of the model without features; NaN without a
     penalty."""

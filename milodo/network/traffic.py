@@ -23,6 +23,13 @@ class Traffic:
         self.floats += messages * numbers
         self.bytes += messages * size
 
+    def widen(self, since: Traffic, instances: int) -> None:
+        """Counts what was sent since then for every one of so many instances: they travelled in the same messages, and were no
+        simulation but work that one user needs."""
+        sent = self - since
+        self.floats += (instances - 1) * sent.floats
+        self.bytes += (instances - 1) * sent.bytes
+
     def snapshot(self) -> Traffic:
         return replace(self)
 

@@ -12,6 +12,8 @@ from milodo.problems.neural_families import DigitsMLPFamily, MLPFamily, ResNetFa
 from milodo.problems.real import BreastCancer, BSDSLasso, Census
 from milodo.problems.reference import Reference, optimum
 from milodo.problems.regularizers import L1, REGULARIZERS, Box, ElasticNet, NonNegative, Regularizer, Zero
+from milodo.problems.sampled import Sampled
+from milodo.problems.softmax import Softmax
 
 FAMILIES: dict[str, type[Any]] = {
     "lasso": Lasso, "logistic": Logistic,
@@ -24,5 +26,5 @@ __all__ = [
     "FAMILIES", "L1", "REGULARIZERS", "BSDSLasso", "Box", "BreastCancer", "Census", "CustomProblem", "ElasticNet",
     "Family", "Lasso", "LeastSquares", "LinearModel",
     "Logistic", "LogisticRegression", "MLPFamily", "Neural", "NonNegative", "Problem", "Reference", "Regularizer",
-    "ResNetFamily", "Zero", "instance_seeds", "optimum", "stream",
+    "ResNetFamily", "Sampled", "Softmax", "Zero", "instance_seeds", "optimum", "stream",
 ]  # fmt: skip

@@ -182,7 +182,7 @@ def _newton(problem: Problem, x: Point, L: Tensor) -> Point:
     gradient = slope_and_gradient(problem, x)[-1] if isinstance(problem, LinearModel) else mean_gradient(problem, x)
     target = problem.reg.prox(x - gradient / L, 1 / L)
     free = problem.reg.free(target)
-    bend = torch.as_tensor(problem.reg.curvature, dtype=x.dtype, device=x.device).expand_as(x)
+    bend = problem.reg.bend(x)
     remainder = gradient + problem.reg.slope(target) + bend * (x - target)
     step = target - x
     for index in np.ndindex(problem.batch):

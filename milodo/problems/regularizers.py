@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,8 +16,8 @@ from milodo.types import Step
 class Regularizer(ABC):
     """r(x) = Σ_l ρ(x_l), with what solvers and certificates ask of it."""
 
-    spares: ClassVar[bool] = False
-    """Whether the last coordinate is an intercept, which is left free."""
+    spares: int = 0
+    """How many of the last coordinates are intercepts, which are left free."""
 
     @abstractmethod
     def each(self, x: Tensor) -> Tensor:
@@ -56,10 +55,9 @@ class Regularizer(ABC):
         """The nearest point at which r is finite."""
         return x
 
-    @property
-    def curvature(self) -> Step:
-        """ρ'' where x_l is free; every ρ here is piecewise quadratic, so it is one number, or one a coordinate."""
-        return 0.0
+    def bend(self, x: Tensor) -> Tensor:
+        """ρ''(x_l) where x_l is free; every ρ here is piecewise quadratic, so it is the same wherever that is."""
+        return torch.zeros_like(x)
 
 
 def _penalty(name: str, value: float) -> float:
@@ -169,9 +167,8 @@ class ElasticNet(Regularizer):
     def slope(self, x: Tensor) -> Tensor:
         return self.lam * x.sign() + self.mu * x
 
-    @property
-    def curvature(self) -> Step:
-        return self.mu
+    def bend(self, x: Tensor) -> Tensor:
+        return torch.full_like(x, self.mu)
 
 
 @dataclass(frozen=True)
@@ -254,45 +251,50 @@ class NonNegative(Regularizer):
 
 @dataclass(frozen=True)
 class Sparing(Regularizer):
-    """r of all coordinates but the last, which is free: an intercept is not penalised."""
+    """r of all coordinates but the last, which is free, or the last few: intercepts are not penalised."""
 
     reg: Regularizer
-    spares: ClassVar[bool] = True
+    spares: int = 1
 
-    def __post_init__(self) -> None:
-        if self.reg.curvature:
-            raise InvalidInput(f"{self.reg} bends, and an intercept that is spared would bend with it. Use l1 or zero.")
+    def _rest(self, x: Tensor) -> Tensor:
+        return x[..., : -self.spares]
 
-    def _last(self, rest: Tensor, last: Tensor) -> Tensor:
-        return torch.cat((rest, last), dim=-1)
+    def _free(self, x: Tensor) -> Tensor:
+        return x[..., -self.spares :]
+
+    def _joined(self, rest: Tensor, free: Tensor) -> Tensor:
+        return torch.cat((rest, free), dim=-1)
 
     def each(self, x: Tensor) -> Tensor:
-        return self._last(self.reg.each(x[..., :-1]), torch.zeros_like(x[..., -1:]))
+        return self._joined(self.reg.each(self._rest(x)), torch.zeros_like(self._free(x)))
 
     def value(self, x: Tensor) -> Tensor:
-        return self.reg.value(x[..., :-1])
+        return self.reg.value(self._rest(x))
 
     def prox(self, v: Tensor, step: Step) -> Tensor:
-        own = step[..., :-1] if isinstance(step, Tensor) and step.ndim and step.shape[-1] > 1 else step
-        return self._last(self.reg.prox(v[..., :-1], own), v[..., -1:])
+        own = self._rest(step) if isinstance(step, Tensor) and step.ndim and step.shape[-1] > 1 else step
+        return self._joined(self.reg.prox(self._rest(v), own), self._free(v))
 
     def distance(self, x: Tensor, v: Tensor) -> Tensor:
-        return self._last(self.reg.distance(x[..., :-1], v[..., :-1]), v[..., -1:].abs())
+        return self._joined(self.reg.distance(self._rest(x), self._rest(v)), self._free(v).abs())
 
     def conjugate(self, v: Tensor) -> Tensor:
-        return self._last(self.reg.conjugate(v[..., :-1]), torch.zeros_like(v[..., -1:]))
+        return self._joined(self.reg.conjugate(self._rest(v)), torch.zeros_like(self._free(v)))
 
     def shrink(self, v: Tensor) -> Tensor | None:
         return None
 
     def free(self, x: Tensor) -> Tensor:
-        return self._last(self.reg.free(x[..., :-1]), torch.ones_like(x[..., -1:], dtype=torch.bool))
+        return self._joined(self.reg.free(self._rest(x)), torch.ones_like(self._free(x), dtype=torch.bool))
 
     def slope(self, x: Tensor) -> Tensor:
-        return self._last(self.reg.slope(x[..., :-1]), torch.zeros_like(x[..., -1:]))
+        return self._joined(self.reg.slope(self._rest(x)), torch.zeros_like(self._free(x)))
 
     def inside(self, x: Tensor) -> Tensor:
-        return self._last(self.reg.inside(x[..., :-1]), x[..., -1:])
+        return self._joined(self.reg.inside(self._rest(x)), self._free(x))
+
+    def bend(self, x: Tensor) -> Tensor:
+        return self._joined(self.reg.bend(self._rest(x)), torch.zeros_like(self._free(x)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,10 +334,8 @@ class Rescaled(Regularizer):
     def inside(self, x: Tensor) -> Tensor:
         return self.scale * self.reg.inside(x / self.scale)
 
-    @property
-    def curvature(self) -> Step:
-        bend = self.reg.curvature
-        return bend * (self.factor / self.scale) / self.scale if isinstance(bend, Tensor) or bend else 0.0
+    def bend(self, x: Tensor) -> Tensor:
+        return self.reg.bend(x) * (self.factor / self.scale) / self.scale
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {

@@ -54,7 +54,7 @@ def _rescaled(reg: Regularizer, scale: Tensor, factor: Tensor) -> Regularizer:
     if isinstance(reg, Zero):
         return reg
     if isinstance(reg, Sparing):
-        return Sparing(_rescaled(reg.reg, scale[..., :-1], factor))
+        return Sparing(_rescaled(reg.reg, scale[..., : -reg.spares], factor), reg.spares)
     return Rescaled(reg, scale, factor)
 
 

@@ -13,8 +13,21 @@ from milodo.problems import FAMILIES, L1, CustomProblem, Lasso, LeastSquares, Lo
 from milodo.problems.synthetic import SyntheticFamily
 
 SYNTHETIC = [kind for kind, family in FAMILIES.items() if issubclass(family, SyntheticFamily)]
+KINDS = [*SYNTHETIC, "custom", "softmax"]
 ROUNDING = 1e-13
 """Sums of some ten products of numbers of size one to ten in fp64."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Every synthetic family, an objective of one's own, and three classes."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def problem(kind: str, make) -> Problem:
+    """Three instances with r = 0.3 ‖x‖₁."""
+    return make(kind, L1(0.3))
 
 
 def point(problem: Problem, *extra: int, seed: int = 0) -> torch.Tensor:
@@ -122,7 +135,7 @@ def test_curvature_bounds_the_second_derivative_and_is_reached(kind, make):
     assert bend.max().item() == pytest.approx(problem.curvature, abs=1e-12)  # at u = 0, which is on the grid
 
 
-@pytest.mark.parametrize("kind", SYNTHETIC)
+@pytest.mark.parametrize("kind", [*SYNTHETIC, "softmax"])
 def test_fenchel_gap_is_zero_at_the_slope_and_positive_elsewhere(kind, make):
     problem = make(kind, Zero())
     u = problem.predict(point(problem))
@@ -130,7 +143,8 @@ def test_fenchel_gap_is_zero_at_the_slope_and_positive_elsewhere(kind, make):
     assert problem.fenchel_gap(u, v).abs().max() < 1e-15
     # ℓ(u) + ℓ*(v) - uv with v = ℓ'(t) is ℓ(u) - ℓ(t) - ℓ'(t)(u - t), Bregman's distance.
     t = problem.predict(point(problem, seed=1))
-    expected = problem.loss(u) - problem.loss(t) - problem.loss_slope(t) * (u - t)
+    along = problem.loss_slope(t) * (u - t)
+    expected = problem.loss(u) - problem.loss(t) - (along.sum(-1) if kind == "softmax" else along)
     close(problem.fenchel_gap(u, problem.loss_slope(t)), expected)
 
 
@@ -142,7 +156,7 @@ def test_the_objective_is_the_mean_of_f_plus_r(problem):
 
 
 def test_zeros_and_everywhere_have_the_shape_of_the_nodes(problem):
-    assert problem.zeros().shape == (3, 5, 4) and not problem.zeros().any()
+    assert problem.zeros().shape == (3, 5, problem.d) and not problem.zeros().any()
     x = point(problem)[:, 0]
     assert all(torch.equal(problem.everywhere(x)[:, i], x) for i in range(problem.n))
 

@@ -152,7 +152,7 @@ def test_slope_and_curvature_are_finite_differences(reg, x):
     left, here, right = (rho(reg, x + step) for step in (-h, 0, h))
     # ρ is quadratic on each piece, so differences are exact up to rounding: 1e-15 / h and 1e-14 / h².
     torch.testing.assert_close((right - left) / (2 * h), reg.slope(x), rtol=0, atol=1e-10)
-    torch.testing.assert_close((right - 2 * here + left) / h**2, torch.full_like(x, reg.curvature), rtol=0, atol=1e-6)
+    torch.testing.assert_close((right - 2 * here + left) / h**2, reg.bend(x), rtol=0, atol=1e-6)
 
 
 @given(x=VECTORS)
