@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         Problem,
         Reference,
         Regularizer,
+        Softmax,
         Zero,
         instance_seeds,
         optimum,
@@ -83,9 +84,9 @@ __all__ = [
     "Gossip", "GradientTracking", "Guarded", "GuardedED", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares",
     "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage", "PGExtra",
     "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Reference", "Regularizer", "Remembering",
-    "Result", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver",
-    "Zero", "choose", "degraded", "gossip", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum", "save_optimizer",
-    "solve",
+    "Result", "Softmax", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG",
+    "TreeObserver", "Zero", "choose", "degraded", "gossip", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum",
+    "save_optimizer", "solve",
 ]  # fmt: skip
 
 ROOMS = (

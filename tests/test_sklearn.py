@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn import linear_model as theirs
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
@@ -19,6 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from milodo.errors import InvalidInput
+from milodo.fit import Task, fit_model
+from milodo.network import StackedNetwork, StackedObserver
 from milodo.sklearn import (
     DecentralizedElasticNet,
     DecentralizedGLM,
@@ -132,6 +135,53 @@ def test_a_weight_of_two_is_the_row_twice_and_of_none_is_no_row(estimator):
     X, y = DATA["diabetes"] if isinstance(estimator, DecentralizedLasso) else DATA["wine"]
     times = np.random.default_rng(0).integers(0, 3, len(y))
     same(clone(estimator).fit(X, y, sample_weight=times), clone(estimator).fit(X.repeat(times, 0), y.repeat(times)), 1e-9)
+
+
+def test_ten_digits_need_gradients_in_four_bits_and_are_scikit_learns():
+    digits = load_digits()
+    X, y = digits.data / 16, digits.target
+    ours = DecentralizedLogisticRegression(C=0.1).fit(X, y, sites=uneven(len(y)))
+    assert ours.coef_.shape == (10, 64) and ours.fit_.method == "Tree-APG, 4 bits" and ours.bytes_ < 1_000_000
+    same(ours, theirs.LogisticRegression(C=0.1, **NEWTON).fit(X, y))
+
+
+def fitted(rows: list[np.ndarray], weights: np.ndarray | None = None, **asked):
+    """milodo.fit of the diabetes data with these rows at the sites."""
+    X, y = (torch.from_numpy(np.ascontiguousarray(array)) for array in (DIABETES.data, DIABETES.target))
+    net, parts = StackedNetwork(f"ring({len(rows)})"), [torch.from_numpy(part) for part in rows]
+    return fit_model(
+        [X[part] for part in parts], [y[part] for part in parts], Task(target="y", **asked), net, StackedObserver(),
+        columns=tuple(DIABETES.feature_names),
+        weights=None if weights is None else [torch.from_numpy(weights)[part] for part in parts],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [{"links": "reliable"}, {"links": "lossy"}, {"messages": "4-bit"}], ids=str)
+def test_a_site_without_rows_is_no_obstacle(asked):
+    rows = np.arange(442)
+    ours = fitted([rows[:200], rows[:0], rows[200:]], l1=0.1, tolerance=1e-10, **asked)
+    pooled = fitted([rows], l1=0.1)
+    unit = np.abs(pooled.coefficients).max()
+    assert ours.samples == 442 and np.abs(np.subtract(ours.coefficients, pooled.coefficients)).max() < EQUAL * unit
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_weights_are_part_of_means_and_scales(standardise):
+    times = np.random.default_rng(3).integers(0, 4, 442)
+    penalty = {"l1": 1.0, "l2": 0.5} if standardise else {"l1": 0.1, "l2": 0.001}
+    rows = np.arange(442)
+    weighed = fitted([rows[:300], rows[300:]], times.astype(float), standardise=standardise, **penalty)
+    repeated = fitted([rows.repeat(times)], standardise=standardise, **penalty)
+    assert weighed.coefficients == pytest.approx(repeated.coefficients, rel=1e-9, abs=1e-9)
+    assert weighed.intercept == pytest.approx(repeated.intercept, rel=1e-12)
+    assert (weighed.standardised is None) == (not standardise) and weighed.objective == pytest.approx(
+        repeated.objective, rel=1e-12
+    )
+
+
+def test_softmax_without_columns_of_classes_is_refused():
+    with pytest.raises(InvalidInput, match="takes classes as columns of 0 and 1"):
+        fitted([np.arange(442)], loss="softmax")
 
 
 MANY = [

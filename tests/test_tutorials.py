@@ -31,9 +31,7 @@ def run_console(source: str, folder: Path) -> None:
         command, *lines = block.strip().splitlines()
         words = re.sub(r"^milodo\b", f"'{sys.executable}' -m milodo", command)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            words, shell=True, cwd=folder, capture_output=True, encoding="utf-8", timeout=300, env=environment
-        )
+        done = subprocess.run(words, shell=True, cwd=folder, capture_output=True, encoding="utf-8", timeout=300, env=environment)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         pattern = ".*".join(re.escape(line.strip()) for line in lines)
         assert re.search(pattern, done.stdout, re.S), f"{command} says\n{done.stdout}"

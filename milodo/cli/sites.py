@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from click.core import ParameterSource
 
 from milodo.cli.folders import writing_to
 from milodo.cli.options import Resume, SnapshotEvery, Timeout, typed
@@ -183,7 +182,8 @@ def choice_of(context: typer.Context) -> Choice | None:
     given = {name: context.params[name] for name in ("folds", "rule", "penalties", "seed")}
     if context.params["l1"] != AUTO:
         for name in given:
-            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            source = context.get_parameter_source(name)  # by name: some typers bring a click of their own
+            if source is not None and source.name != "DEFAULT":
                 raise InvalidInput(
                     f"--{name} says how a penalty is chosen, but --l1 is {context.params['l1']:g}. Give --l1 auto."
                 )

@@ -123,8 +123,8 @@ def fit_model(
     w, shift = in_units(answer, problem, scaled, task.intercept)
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
-        columns=columns, coefficients=w.tolist(), intercept=shift.tolist(),
-        standardised=(w * scaled.scale[0]).tolist() if task.standardise else None,
+        columns=columns, coefficients=_plain(w), intercept=_plain(shift),
+        standardised=_plain(w * scaled.scale[0]) if task.standardise else None,
         classes=classes, samples=int(scaled.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters or {},
         objective=float(problem.objective(answer, observer)), unit=float(units.value), gap=float(off.gap),
@@ -149,6 +149,11 @@ def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool) -> tu
     if len(target) == 1:
         return w[0], shift[0]
     return w, shift - shift.mean() if intercept else shift
+
+
+def _plain(values: Tensor) -> Any:
+    """Numbers, or lists of them."""
+    return values.tolist()
 
 
 def start_of(problem: Sampled, scaled: Scaling) -> NodeTensor:

@@ -41,6 +41,9 @@ class Decentralized(BaseEstimator):
 
     coef_: np.ndarray
     intercept_: float | np.ndarray
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    """Where X was a data frame."""
     n_iter_: int
     dual_gap_: float
     rounds_: int
