@@ -1,15 +1,22 @@
-# Two commands a newcomer needs: `make demo` and `make test`. Each sets up .venv by itself.
+# Two commands a newcomer needs: `make demo` and `make test`. Each sets up .venv by itself; so does `make docs`.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test docs wheel check format bench clean
 
 demo: .venv/.run
 	$(BIN)/milodo demo
 
 test: .venv/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+docs: .venv/.test
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+	@echo "Open docs/_build/index.html in a browser."
+
+wheel: .venv/.test
+	$(BIN)/python -m build --no-isolation
 
 check: .venv/.test
 	$(BIN)/ruff check .
@@ -34,7 +41,7 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/learned.py long
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info docs/_build docs/reference
 
 # torch first and by its pinned version: a looser request may bring gigabytes of CUDA along.
 .venv/.run: pyproject.toml constraints.txt

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
         ADMM,
         APAPC,
         DAPG,
+        DPSGD,
         LEPDO,
         METHODS,
         ODAPG,
         AcceleratedED,
         Algorithm,
+        DecentLaM,
+        DSGDm,
+        GradientTracking,
         Guarded,
         GuardedED,
         PGExtra,
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
         ProxDGD,
         ProxED,
         ProxLEAD,
+        QGDSGDm,
         Remembering,
         TreeAPG,
     )
@@ -71,20 +76,22 @@ if TYPE_CHECKING:
     )
     from milodo.status import Status
     from milodo.topology import Topology
+    from milodo.torch_loop import Gossip, gossip
 
 __all__ = [
-    "ADMM", "APAPC", "DAPG", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules", "Bits",
-    "Box", "Cast", "CustomProblem", "DistributedNetwork", "ElasticNet", "Facts", "Family", "Guarded", "GuardedED",
-    "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares", "Link", "Logistic", "LogisticRegression", "MiLoDo",
-    "Network", "Neural", "NonNegative", "Observer", "Outage", "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD",
-    "ProxED", "ProxLEAD", "Reference", "Regularizer", "Remembering", "Result", "Softmax", "StackedNetwork",
-    "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG", "TreeObserver", "Zero", "choose", "degraded",
-    "instance_seeds", "iterate", "learn", "load_optimizer", "optimum", "save_optimizer", "solve",
+    "ADMM", "APAPC", "DAPG", "DPSGD", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules",
+    "Bits", "Box", "Cast", "CustomProblem", "DSGDm", "DecentLaM", "DistributedNetwork", "ElasticNet", "Facts", "Family",
+    "Gossip", "GradientTracking", "Guarded", "GuardedED", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares",
+    "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage", "PGExtra",
+    "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Reference", "Regularizer", "Remembering",
+    "Result", "Softmax", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG",
+    "TreeObserver", "Zero", "choose", "degraded", "gossip", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum",
+    "save_optimizer", "solve",
 ]  # fmt: skip
 
 ROOMS = (
     "errors", "status", "topology", "network", "problems", "algorithms", "algorithms.auto", "learned", "learned.checkpoint",
-    "loop",
+    "loop", "torch_loop",
 )  # fmt: skip
 """Where these names live, the lightest first: each room is imported when the first of its names is asked for."""
 

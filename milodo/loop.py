@@ -37,6 +37,13 @@ def check(algorithm: Algorithm, problem: Problem, net: Network, x0: NodeTensor |
         raise InvalidInput(
             f"the problem is on {problem.device} and the network on {net.device}. Build both with the same device=..."
         )
+    if net.schedule is not None:
+        if algorithm.asks:
+            raise InvalidInput(
+                f"{algorithm.label} needs {algorithm.asks}, and the graph changes with the iteration ({net.schedule}). "
+                "Use a method that gossips, e.g. accelerated-ed."
+            )
+        algorithm.rounds_on(net)  # refuses what is made for one spectrum
     shape = (*problem.batch, problem.n, problem.d)
     if x0 is not None and (x0.dtype != problem.dtype or tuple(x0.shape[-len(shape) :]) != shape):
         raise InvalidInput(f"x0 is {tuple(x0.shape)} in {x0.dtype}, but the problem needs {shape} in {problem.dtype}.")

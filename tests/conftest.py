@@ -61,6 +61,11 @@ def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
         "pg-extra": {"gamma": step},
         "prox-ed": {"gamma": step},
         "prox-lead": {"eta": step, "alpha": 0.5, "sigma": 1.0, "bits": 2},
+        "d-psgd": {"gamma": step},
+        "dsgdm": {"gamma": step / 2, "alpha": 0.5},
+        "qg-dsgdm": {"gamma": step / 2, "alpha": 0.5},
+        "decentlam": {"gamma": step, "alpha": 0.5},
+        "gradient-tracking": {"gamma": step / 4},
         "dapg": {"eta": step, "alpha": 0.3, "K": 2},
         "odapg": {"eta": 2 * step, "tau": 0.3, "K": 2},
         # The primal step is γ/n <= 1/(2L), and the dual one needs 2γ²/n ‖lap‖ < 1.

@@ -92,7 +92,7 @@ QUICK = (
     *(f"{name} -h" for name in NAMES),
 )  # fmt: skip
 """What needs no computing."""
-HEAVY = ("torch", "numpy", "networkx", "matplotlib", "plotly", "jinja2")
+HEAVY = ("torch", "numpy", "networkx", "matplotlib", "jinja2")
 LOADED = """
 import sys
 from milodo.cli.main import run
@@ -125,7 +125,7 @@ def test_help_and_wrong_arguments_are_answered_without_importing_what_computes(t
 def test_a_topology_is_shown_and_drawn_without_importing_torch(tmp_path):
     commands = ("topology rnig(3)", "topology ring(10)")
     assert loaded_by(commands[:1], HEAVY, tmp_path)[commands[0]] == (2, ["numpy", "networkx"])
-    assert loaded_by(commands[1:], ("torch", "plotly", "jinja2"), tmp_path)[commands[1]] == (0, [])
+    assert loaded_by(commands[1:], ("torch", "jinja2"), tmp_path)[commands[1]] == (0, [])
     assert (tmp_path / "ring-10.png").stat().st_size > 10_000
 
 

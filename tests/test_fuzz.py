@@ -179,7 +179,7 @@ def damage(run: Path, folder: Path, seed: int) -> Path:
 
 def test_500_damaged_runs(small, tmp_path, monkeypatch):
     """All that a page and a terminal say of a run; the pictures are drawn of a few below."""
-    monkeypatch.setattr(html, "get_plotlyjs", lambda: "")  # four megabytes that no damage changes
+    monkeypatch.setattr(html, "charts_script", lambda: "")  # a megabyte that no damage changes
     terminal, run = Console(file=io.StringIO(), width=120), small[1]
 
     def show(folder: Path) -> None:

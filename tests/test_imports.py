@@ -36,7 +36,7 @@ LEVELS = (
     {"report"},
     {"reproduce"},
     {"runtime"},
-    {"sklearn"},
+    {"torch_loop", "sklearn"},
     {"cli"},
     {"__main__", "__init__"},
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -15,7 +17,6 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib import image
-from plotly.offline import get_plotlyjs
 
 from milodo.bench.merge import merge_runs
 from milodo.bench.records import Record, write_records
@@ -24,9 +25,10 @@ from milodo.cli.tables import race_tables, tuning_table
 from milodo.errors import InvalidInput
 from milodo.files import write_json
 from milodo.report.figures import draw_topology, write_figures
-from milodo.report.html import write_report
+from milodo.report.html import CHARTS, charts_script, write_report
 from milodo.report.layout import layout, node_size
 from milodo.report.run import Run
+from milodo.report.spoken import spoken
 from milodo.report.training import draw_training
 from milodo.report.words import amount, number, summary
 from milodo.status import Status
@@ -113,9 +115,9 @@ def complete_run(folder: Path) -> Path:
 
 @pytest.fixture
 def pageonly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the pictures as files, which take seconds, and the four megabytes of plotly, which are the same in every page."""
+    """Without the pictures as files, which take seconds, and plotly's megabyte, which is the same in every page."""
     monkeypatch.setattr("milodo.report.html.write_figures", lambda run: [])
-    monkeypatch.setattr("milodo.report.html.get_plotlyjs", lambda: "")
+    monkeypatch.setattr("milodo.report.html.charts_script", lambda: "")
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +196,9 @@ def test_the_sections_come_in_order(whole):
 
 def test_the_summary_is_computed_from_the_records(whole):
     # Rates 0.01 and 0.1 times 1, 1.1, 1.2, 1.3: 4 / rate iterations from a gap of 10 to 1e-3, median over four instances.
-    expected = np.median([4 / (0.1 * (1 + 0.1 * i)) for i in range(4)])
+    expected = np.median([np.ceil(4 / (0.1 * (1 + 0.1 * i))) for i in range(4)])
     said = summary(Run(whole))
-    assert said.startswith(f"DAPG reaches a gap of 0.001 in {round(expected)} iterations, 10× fewer than Prox-ED")
+    assert said.startswith(f"DAPG reaches a gap of 0.001 in {expected:.0f} iterations, 9.9× fewer than Prox-ED")
     assert "do not get there" in said and "Wild" in said
     assert said in " ".join(page_of(whole).text.split())
 
@@ -221,11 +223,48 @@ def test_the_page_loads_nothing_from_anywhere(whole):
         href = attrs.get("href") or ""
         assert href.startswith(("#", "figures/")) or not href, href
         assert tag not in ("link", "img", "iframe", "object", "embed", "base")
-    own = text.replace(get_plotlyjs().replace("\r\n", "\n"), "")
+    own = text.replace(charts_script(), "")
     assert len(own) < len(text)
     assert not re.search(r"https?://|url\(|@import", own)
     policy = next(attrs["content"] or "" for tag, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'") and "http" not in policy
+
+
+def test_the_page_of_a_real_race_is_at_most_a_megabyte_and_a_half(tmp_path):
+    """Ten methods, 32 instances, every candidate of their tuning: the largest race whose records are kept here."""
+    folder = shutil.copytree(Path(__file__).parent.parent / "docs" / "records" / "auto-ring10", tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("milodo.report.html.write_figures", lambda run: [])  # files beside the page
+        assert 1_000_000 < write_report(folder).stat().st_size <= 1_500_000
+
+
+def test_the_charts_are_drawn_by_the_script_whose_origin_is_told():
+    said = (CHARTS.parent / "README.md").read_text(encoding="utf-8")
+    version, checksum = re.search(r"version (\S+),", said), re.search(r"sha256: ([0-9a-f]{64})", said)
+    assert version and checksum
+    assert hashlib.sha256(CHARTS.read_bytes()).hexdigest() == checksum[1]
+    assert f"plotly.js (basic - minified) v{version[1]}" in CHARTS.read_text(encoding="utf-8")[:200]
+    assert "MIT License" in (CHARTS.parent / "plotly-LICENSE.txt").read_text()
+
+
+def test_every_chart_is_told_in_a_sentence_and_in_a_table_of_its_medians(whole):
+    page, text = page_of(whole), " ".join(page_of(whole).text.split())
+    charts = [attrs for tag, attrs in page.tags if attrs.get("class") == "chart"]
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(charts) == 2 and all(chart["role"] == "img" and chart["aria-label"] for chart in charts)
+    assert all(chart["aria-describedby"] in ids for chart in charts)
+    assert [attrs["aria-label"] for tag, attrs in page.tags if tag == "svg" and attrs.get("role") == "img"] == [
+        "ring(10): 10 nodes, 10 links, diameter 5"
+    ]
+    # DAPG's gap is 10^(1 - 0.1 (1 + 0.1 i) k): the truth of a cell, computed without the report.
+    expected = number(float(np.median([10 ** max(1 - 0.1 * (1 + 0.1 * i) * 10, -15) for i in range(4)])), 2)
+    told = spoken(Run(whole), Run(whole).quantities[0])
+    assert told.iterations == [1, 10, 100, 1000]
+    row = next(cells for label, cells, _ in told.rows if label == "DAPG")
+    assert row[1] == expected and expected in text
+    assert told.sentence in text and "DAPG ends at 10⁻¹⁵ after 1,000 iterations, the lowest" in told.sentence
+    cells, last = next((cells, last) for label, cells, last in told.rows if label == "Wild")
+    assert cells[2:] == ["–", "–"] and last == "diverged at 50"
 
 
 def test_every_link_to_a_figure_leads_to_a_picture_that_is_not_blank(whole):

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import base64
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real import LIMIT
+from chromium import chromium, emulate, foreign_requests, open_page, stops, wait
 from test_report import complete, complete_run, make_run, records_of
 
 from milodo.report.html import write_report
 
-CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run", "--disable-dev-shm-usage",
-)  # fmt: skip
 CHARTS = ("chart-gap", "chart-consensus")
 
 # What a chart is made of, as a plain object.
@@ -38,31 +32,10 @@ return {
 """
 
 
-def _missing() -> str | None:
-    absent = [path.name for path in (CHROMIUM, DRIVER) if not path.exists()]
-    return f"chromium or chromedriver is not installed: no {' and no '.join(absent)} in /usr/bin" if absent else None
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if reason := _missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    webdriver = pytest.importorskip("selenium.webdriver")
-    profile = tmp_path_factory.mktemp("profile")
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (*FLAGS, f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-            patch.delenv(name)  # the driver is spoken to on localhost
-        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
-        driver.quit()
-    shutil.rmtree(profile, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -77,25 +50,10 @@ def visit(browser: Any, page: Path) -> Callable[..., Any]:
     """visit(width, scheme, media): the page, loaded afresh; returns the browser."""
 
     def load(width: int = 1200, scheme: str = "light", media: str = "", path: Path = page) -> Any:
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        _emulate(browser, scheme, media)
-        browser.get_log("browser"), browser.get_log("performance")  # of the page before
-        browser.get(path.resolve().as_uri())
+        open_page(browser, path, width, scheme, media)
         return browser
 
     return load
-
-
-def _emulate(browser: Any, scheme: str, media: str = "") -> None:
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
-
-
-def _wait(browser: Any, true: Callable[[], bool]) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    WebDriverWait(browser, LIMIT, poll_frequency=0.05).until(lambda _: true())
 
 
 def _look(browser: Any, chart: str) -> dict[str, Any]:
@@ -109,10 +67,7 @@ def _find(browser: Any, selector: str) -> Any:
 def test_the_page_loads_without_complaint_and_without_a_network(visit):
     browser = visit()
     assert browser.get_log("browser") == []
-    requests = [entry["message"] for entry in browser.get_log("performance") if '"Network.requestWillBeSent"' in entry["message"]]
-    assert requests and all(
-        '"url":"file:' in request or '"url":"data:' in request or '"url":"blob:' in request for request in requests
-    )
+    assert foreign_requests(browser) == []
 
 
 def test_both_charts_draw_a_line_and_a_band_for_every_method(visit):
@@ -131,7 +86,7 @@ def test_both_charts_draw_a_line_and_a_band_for_every_method(visit):
 def test_choosing_a_cost_changes_both_charts_and_the_table(visit, key, title):
     browser = visit()
     _find(browser, f"input[name=axis][value={key}]").click()
-    _wait(browser, lambda: all(_look(browser, chart)["xtitle"] == title for chart in CHARTS))
+    wait(browser, lambda: all(_look(browser, chart)["xtitle"] == title for chart in CHARTS))
     shown = browser.execute_script(
         "return [...document.querySelectorAll('[data-panel]')].filter(p => p.offsetParent).map(p => p.dataset.panel)"
     )
@@ -142,32 +97,32 @@ def test_choosing_a_cost_changes_both_charts_and_the_table(visit, key, title):
 def test_the_controls_work_from_the_keyboard(visit):
     browser = visit()
     _find(browser, "input[name=axis][value=k]").send_keys("\ue014")  # arrow right
-    _wait(browser, lambda: _look(browser, "chart-gap")["xtitle"] == "rounds of communication")
+    wait(browser, lambda: _look(browser, "chart-gap")["xtitle"] == "rounds of communication")
     _find(browser, "input[data-method='2']").send_keys(" ")
-    _wait(browser, lambda: 2 not in _look(browser, "chart-gap")["shown"])
+    wait(browser, lambda: 2 not in _look(browser, "chart-gap")["shown"])
 
 
 def test_a_toggle_hides_line_and_band_in_both_charts_and_brings_them_back(visit):
     browser = visit()
     toggle = _find(browser, "input[data-method='0']")
     toggle.click()
-    _wait(browser, lambda: all(0 not in _look(browser, chart)["shown"] for chart in CHARTS))
+    wait(browser, lambda: all(0 not in _look(browser, chart)["shown"] for chart in CHARTS))
     assert all(_look(browser, chart)["lines"] == 8 for chart in CHARTS)
     toggle.click()
-    _wait(browser, lambda: all(_look(browser, chart)["shown"].count(0) == 2 for chart in CHARTS))
+    wait(browser, lambda: all(_look(browser, chart)["shown"].count(0) == 2 for chart in CHARTS))
 
 
 def test_dark_and_light_recolour_page_and_charts_while_open(visit):
     browser = visit()
     background = "return getComputedStyle(document.body).backgroundColor"
     light, light_charts = browser.execute_script(background), [_look(browser, chart) for chart in CHARTS]
-    _emulate(browser, "dark")
-    _wait(browser, lambda: all(_look(browser, c)["text"] != old["text"] for c, old in zip(CHARTS, light_charts, strict=True)))
+    emulate(browser, "dark")
+    wait(browser, lambda: all(_look(browser, c)["text"] != old["text"] for c, old in zip(CHARTS, light_charts, strict=True)))
     assert browser.execute_script(background) != light
     for chart, old in zip(CHARTS, light_charts, strict=True):
         assert set(_look(browser, chart)["colours"]).isdisjoint(old["colours"])
-    _emulate(browser, "light")
-    _wait(browser, lambda: [_look(browser, c)["colours"] for c in CHARTS] == [old["colours"] for old in light_charts])
+    emulate(browser, "light")
+    wait(browser, lambda: [_look(browser, c)["colours"] for c in CHARTS] == [old["colours"] for old in light_charts])
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -211,15 +166,59 @@ def test_every_control_has_a_name(visit):
 
 def test_on_paper_controls_are_gone_and_everything_is_unfolded(visit):
     browser = visit()
-    _emulate(browser, "dark", media="print")
-    _wait(browser, lambda: browser.execute_script("return [...document.querySelectorAll('details')].every(d => d.open)"))
+    emulate(browser, "dark", media="print")
+    wait(browser, lambda: browser.execute_script("return [...document.querySelectorAll('details')].every(d => d.open)"))
     seen = browser.execute_script("""
         const shown = s => [...document.querySelectorAll(s)].filter(e => e.getClientRects().length).length;
         return {controls: shown('.control'), tables: shown('[data-panel]'), legend: shown('.legend'),
                 background: getComputedStyle(document.body).backgroundColor};""")
     assert seen == {"controls": 0, "tables": 4, "legend": 1, "background": "rgb(255, 255, 255)"}
-    _emulate(browser, "light")
-    _wait(browser, lambda: not browser.execute_script("return [...document.querySelectorAll('details')].some(d => d.open)"))
+    emulate(browser, "light")
+    wait(browser, lambda: not browser.execute_script("return [...document.querySelectorAll('details')].some(d => d.open)"))
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_tab_key_reaches_everything_and_shows_where_it_is(visit, width):
+    browser = visit(width=width)
+    browser.execute_script("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    found = stops(browser)
+    unseen = [stop["what"] for stop in found if not (stop["seen"] and stop["inside"])]
+    assert unseen == []
+    words = " ".join(stop["what"] for stop in found)
+    assert found[0]["what"].startswith('<a class="skip"')
+    assert all(part in words for part in ('name="axis"', 'data-method="4"', "<summary>", 'role="region"', "<pre tabindex"))
+
+
+def test_the_skip_link_leads_past_the_head_of_the_page(visit):
+    browser = visit()
+    _find(browser, "a.skip").send_keys("\ue007")  # enter
+    assert browser.execute_script("return document.activeElement.id") == "race"
+
+
+def test_charts_have_their_numbers_beside_them(visit):
+    browser = visit()
+    for chart in CHARTS:
+        described = _find(browser, f"#{chart}").get_attribute("aria-describedby")
+        assert "ends at" in _find(browser, f"#{described}").text
+    _find(browser, "details.numbers summary").send_keys("\ue007")
+    assert "10⁻¹⁵" in _find(browser, "details.numbers table").text
+
+
+def test_on_paper_no_table_is_cut_off(visit, tmp_path):
+    """A real race: four gaps, long names; A4 less its margins is 180 mm, 680 CSS pixels."""
+    folder = shutil.copytree(Path(__file__).parent.parent / "docs" / "records" / "auto-ring10", tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("milodo.report.html.write_figures", lambda run: [])
+        path = write_report(folder)
+    browser = visit(width=680, path=path)
+    emulate(browser, "light", media="print")
+    wait(browser, lambda: browser.execute_script("return [...document.querySelectorAll('details')].every(d => d.open)"))
+    cut = "return [...document.querySelectorAll('table')].filter(t => t.getBoundingClientRect().right > innerWidth + 1)"
+    assert browser.execute_script(f"{cut}.map(t => t.caption.textContent)") == []
+    rows = browser.execute_script(
+        "return [...document.querySelectorAll('.grid')].map(t => [...t.tBodies[0].rows].filter(r => r.offsetParent).length)"
+    )
+    assert rows and max(rows) <= 13  # of 132 candidates
 
 
 def test_it_prints(visit):

@@ -2,9 +2,14 @@
 
 from milodo.algorithms.accelerated_ed import AcceleratedED
 from milodo.algorithms.admm import ADMM
+from milodo.algorithms.ahead import Ahead
 from milodo.algorithms.apapc import APAPC
 from milodo.algorithms.base import Algorithm
+from milodo.algorithms.d_psgd import DPSGD
 from milodo.algorithms.dapg import DAPG
+from milodo.algorithms.decentlam import DecentLaM
+from milodo.algorithms.dsgdm import DSGDm
+from milodo.algorithms.gradient_tracking import GradientTracking
 from milodo.algorithms.guard import Guarded
 from milodo.algorithms.guarded_ed import GuardedED
 from milodo.algorithms.lepdo import LEPDO
@@ -16,6 +21,7 @@ from milodo.algorithms.prox_atc import ProxATC
 from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
 from milodo.algorithms.prox_lead import ProxLEAD
+from milodo.algorithms.qg_dsgdm import QGDSGDm
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
 from milodo.algorithms.tree_newton import TreeNewton
@@ -37,10 +43,16 @@ METHODS: dict[str, type[Algorithm]] = {
     "apapc": APAPC,
     "admm": ADMM,
     "prox-lead": ProxLEAD,
+    "d-psgd": DPSGD,
+    "dsgdm": DSGDm,
+    "qg-dsgdm": QGDSGDm,
+    "decentlam": DecentLaM,
+    "gradient-tracking": GradientTracking,
 }
 
 __all__ = [
-    "ADMM", "APAPC", "DAPG", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "Choice", "Continuous", "Factor",
-    "FloodAPG", "Fraction", "Given", "Guarded", "GuardedED", "PGExtra", "Parameter", "PrimalDual", "ProxATC", "ProxDGD",
-    "ProxED", "ProxLEAD", "Remembering", "StepSize", "TreeAPG", "TreeNewton",
+    "ADMM", "APAPC", "DAPG", "DPSGD", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Ahead", "Algorithm", "Choice", "Continuous",
+    "DSGDm", "DecentLaM", "Factor", "FloodAPG", "Fraction", "Given", "GradientTracking", "Guarded", "GuardedED", "PGExtra",
+    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Remembering", "StepSize", "TreeAPG",
+    "TreeNewton",
 ]  # fmt: skip

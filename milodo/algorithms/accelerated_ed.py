@@ -19,7 +19,7 @@ from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
 DUAL = 0.05
-"""σ where A mixes little."""
+"""σ where A mixes little and β allows it."""
 ENOUGH = 0.92
 """What one application of A may leave of disagreement: fewer rounds are faster down to there."""
 MOMENTUM = ((0.8, 1.0), (ENOUGH, 1 - DUAL / 2), (math.inf, 1 - DUAL))
@@ -30,6 +30,8 @@ MEMORY = 0.9
 """Of the trend by which a node restarts: one iteration alone says little."""
 
 
+CHANGING = 0.5
+"""Share of z - A z that is taken where the graph changes with the iteration."""
 LONGEST = 8.0
 """Times 1/L that a step may be long, however well A mixes: a prox comes before it, and does not commute with a mean. On star(20)
 12/L converged with two sites 1000 times as curved as the others, and 20/L did not with one that was 100 times as curved."""
@@ -63,8 +65,11 @@ class AcceleratedED(OverAverage):
     s⁺ = 0.9 s + 0.1 ⟨e - z, x⁺ - x⟩;   t⁺ = 1 where s⁺ > 0, at most every 30 iterations, each node for itself
 
     β is at most 0.975 where A leaves more than 0.8 of disagreement, and 0.95 where it leaves more than 0.92, or where links fail
-    and nobody knows what it leaves (θ counts as 1 then): for quadratic f, r = 0 and 0 ⪯ A ⪯ I the recurrence is stable for
-    σ <= 1 - β, however little A mixes.
+    and nobody knows what it leaves (θ counts as 1 then); σ is at most 1 - β there, because for quadratic f, r = 0 and 0 ⪯ A ⪯ I
+    the recurrence is stable for σ <= 1 - β, however little A mixes.
+
+    Where the graph changes with the iteration, K = 1 and v is half of z - A z with that iteration's A, so that ½I ⪯ I - v ⪯ I as
+    in Exact Diffusion: with all of it, it diverged on five of six schedules (benchmarks/schedules.py).
 
     These are LEPDO-1..3 with a momentum term, which vanishes at a fixed point: Theorem 1 speaks of it, too. γ, K and σ are the
     same at all nodes, so Σy = 0. The restart and t are each node's own and need no message. Lost messages leave Σv = 0 as it is.
@@ -92,7 +97,7 @@ class AcceleratedED(OverAverage):
     momentum: Step | None = None
     """β at most; None for what A allows."""
     dual: Step | None = None
-    """σ; None for 0.05 + (1 - θ)²/2."""
+    """σ; None for 0.05 + (1 - θ)²/2, at most 1 - β where β is bounded."""
     steps: tuple[float, ...] | None = None
     """τ_i of all nodes, γ_i = τ_i γ; None where all have one step."""
 
@@ -106,11 +111,11 @@ class AcceleratedED(OverAverage):
         """γ = 0.95 / max(L̄/1.28, θL/(0.28 + θ)), at most 8/L, with L̄ the mean of the L_i, 1.2/L without it; the lowest K with
         θ <= 0.92.
 
-        Where links fail, γ = 1.2/L and K = 1.
+        Where links fail or the graph changes, γ = 1.2/L and K = 1.
 
         Any γ <= 1.28/L is stable for quadratic f and r = 0, and more where mixing levels uneven curvatures; the rest is tested.
         """
-        if net.outage is not None:  # polynomials of higher degree than one are none of a graph that changes
+        if not net.holds:  # polynomials of higher degree than one are none of a graph that changes
             return cls(gamma=1.2 / L, K=1)
         A = enough("fitted", net, ENOUGH)
         theta = A.contraction
@@ -145,8 +150,9 @@ class AcceleratedED(OverAverage):
 
     def allowed(self, net: Network) -> tuple[float, float]:
         """β at most, and σ, by what A leaves of disagreement."""
-        left = self.A(net).contraction if net.outage is None else 1.0
-        return next(most for theta, most in MOMENTUM if left <= theta), DUAL + (1 - left) ** 2 / 2
+        left = self.A(net).contraction if net.holds else 1.0
+        most, sigma = next(most for theta, most in MOMENTUM if left <= theta), DUAL + (1 - left) ** 2 / 2
+        return most, sigma if most == 1 else min(sigma, 1 - most)
 
     def moved(self, state: State, problem: Problem, net: Network, gamma: Step, most: Step, sigma: Step) -> State:
         """A step with these γ, largest β and σ; γ and σ must be the same at all nodes that hear each other."""
@@ -157,6 +163,8 @@ class AcceleratedED(OverAverage):
         e = state.x + beta * (state.x - state.last)
         z = problem.prox(e - gamma * (problem.grad(e) + state.y), gamma)
         v = self.A(net).defect(z, self.on(net))
+        if net.schedule is not None:
+            v = CHANGING * v
         y = state.y + sigma / gamma * v
         x = z - v
         trend = MEMORY * state.trend + (1 - MEMORY) * dot(e - z, x - state.x)

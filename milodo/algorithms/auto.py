@@ -163,6 +163,7 @@ def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = Non
     """
     if pay not in PAYS:
         raise unknown("price", pay, PAYS)
+    _one_graph(net)
     harder = replace(facts, sums=min(MOST, HARDER * facts.sums))
     cases = [candidates(pay, f, net, d, link) for f in (facts, harder)]
     least = [min(candidate.cost(pay) for candidate in case) for case in cases]
@@ -251,7 +252,7 @@ def _gossip(
 
 
 DUALS = 9.0
-"""Times 1/σ that gossip takes at least: the duals, which a step moves by σ, must find their place."""
+"""Times 1/(0.05 + (1 - θ)²/2) that gossip takes at least: the duals must find their place."""
 
 
 def slower(facts: Facts, theta: float) -> float:
@@ -260,8 +261,8 @@ def slower(facts: Facts, theta: float) -> float:
     Where nodes hold much the same data it needs hardly more; where their curvatures cancel in the mean, sums can take the longer
     steps that the mean allows, and gossip cannot.
     """
-    sigma = DUAL + (1 - theta) ** 2 / 2
-    return max(facts.sums * max(1.2, 0.9 * facts.L / facts.pooled * (0.4 + 0.6 * theta)), DUALS / sigma)
+    duals = DUALS / (DUAL + (1 - theta) ** 2 / 2)
+    return max(facts.sums * max(1.2, 0.9 * facts.L / facts.pooled * (0.4 + 0.6 * theta)), duals)
 
 
 @torch.no_grad()
@@ -271,6 +272,7 @@ def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     Three sums of one number a node, over the tree where links hold, else by gossip; and one maximum, which floods the graph.
     Where that is more than twice the mean and links hold, everybody's L_i. Of a batch of instances it is the worst.
     """
+    _one_graph(net)
     L, n = problem.lipschitz(), net.topology.n
     pooled = pooled_guess(problem, n)
     own = torch.stack((L, pooled, sums_guess(problem, pooled, n)), dim=-1)
@@ -281,6 +283,14 @@ def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     told = everybodys(L, net) if holds and n <= TOLD and most > DIFFERENT * L_mean else None
     newton = None if not problem.knows_hessian else QUADRATIC if problem.quadratic else BENDING
     return Facts(most, L_mean, min(guess, L_mean), iterations, holds, newton, curvatures=told)
+
+
+def _one_graph(net: Network) -> None:
+    if net.schedule is not None:
+        raise InvalidInput(
+            f"auto weighs methods by the spectrum of one graph, and it changes with the iteration ({net.schedule}). Use "
+            "accelerated-ed, whose safe parameters suit any."
+        )
 
 
 def everybodys(L: NodeScalar, net: Network) -> tuple[float, ...]:

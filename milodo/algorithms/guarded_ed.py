@@ -24,8 +24,8 @@ class GuardedED(Guarded):
 
     γ_c = γ/2ᶜ,   σ_c = σ/2ᶜ,   1 - β_c = 2ᶜ (1 - β)
 
-    each until it is what Accelerated-ED takes on its own: γ = `floor` (any, if there is none), σ = 0.05 + (1 - θ)²/2, and the β
-    that goes with θ. What was given gentler than that stays as it is. So the last level is Accelerated-ED with its own constants.
+    each until it is what Accelerated-ED takes on its own: γ = `floor` (any, if there is none), and the σ and
+    β that go with θ. What was given gentler than that stays as it is. So the last level is Accelerated-ED with its own constants.
     """
 
     gamma: Step
@@ -37,7 +37,7 @@ class GuardedED(Guarded):
     momentum: Step | None = None
     """β at most; None for what A allows."""
     dual: Step | None = None
-    """σ; None for 0.05 + (1 - θ)²/2."""
+    """σ; None for what A allows."""
     steps: tuple[float, ...] | None = None
     """τ_i of all nodes, γ_i = τ_i γ; None where all have one step."""
     floor: Step | None = None

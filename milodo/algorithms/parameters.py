@@ -70,13 +70,20 @@ class Continuous(Parameter):
             raise InvalidInput(f"{what} is {quoted(value)}, but it must be a number.")
         if isinstance(value, torch.Tensor) and value.numel() == 0:
             raise InvalidInput(f"{what} is an empty tensor, but it must hold at least one number.")
-        numbers = value.detach().flatten().tolist() if isinstance(value, torch.Tensor) else [value]
-        for number in numbers:
+        numbers = value.detach().double().flatten().cpu().numpy() if isinstance(value, torch.Tensor) else [value]
+        for number in _off(numbers):
             said = f"{number:g}" if isinstance(number, float) else quoted(number)
-            if not 0 < number <= sys.float_info.max:  # a whole number may lie beyond
-                raise InvalidInput(f"{what} is {said}, but a step size must be a finite number > 0.")
-            if not len(self.allowed(np.array([float(number)]))):
-                raise InvalidInput(f"{what} is {said}, but it must lie in (0, 1].")
+            raise InvalidInput(f"{what} is {said}, but a step size must be a finite number > 0.")
+        numbers = np.array([float(number) for number in numbers]) if isinstance(numbers, list) else numbers
+        if len(over := np.setdiff1d(numbers, self.allowed(numbers))):
+            raise InvalidInput(f"{what} is {over[0]:g}, but it must lie in (0, 1].")
+
+
+def _off(numbers: np.ndarray | list[Any]) -> list[Any]:
+    """The first of them that is not finite and positive, if any is; a whole number may lie beyond what a float holds."""
+    if isinstance(numbers, list):
+        return [number for number in numbers if not 0 < number <= sys.float_info.max]
+    return numbers[~((numbers > 0) & (numbers <= sys.float_info.max))][:1].tolist()
 
 
 @dataclass(frozen=True)

@@ -89,4 +89,4 @@ class ProxLEAD(Algorithm):
     def codec(self, z: NodeTensor, net: Network, k: int) -> Format:
         """C of iteration k."""
         u = net.dither(z.shape[-1], k)
-        return Dithered(self.bits, u if net.outage is None else net.spread(u))  # where links fail each has a message of its own
+        return Dithered(self.bits, u if net.holds else net.spread(u))  # where links fail each has a message of its own

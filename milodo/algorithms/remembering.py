@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from milodo.algorithms.ahead import Ahead
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Space
 from milodo.errors import InvalidInput
@@ -99,6 +100,17 @@ class Remembering(Algorithm):
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         return self._stepped(state.inner, problem, net, Memory(self.form, state.replicas))
+
+    def hear(self, state: State, net: Network) -> tuple[Any, Any]:
+        """Of a method that can talk before it has its gradient: what it hears, and the replicas after it."""
+        memory = Memory(self.form, state.replicas)
+        assert isinstance(self.method, Ahead)
+        return self.method.hear(state.inner, net.remembering(memory)), memory.replicas
+
+    def move(self, state: State, heard: tuple[Any, Any], problem: Problem) -> State:
+        assert isinstance(self.method, Ahead)
+        inner = self.method.move(state.inner, heard[0], problem)
+        return State(inner.x, inner, heard[1])
 
     def _stepped(self, inner: Any, problem: Problem, net: Network, memory: Memory) -> State:
         inner = self.method.step(inner, problem, net.remembering(memory))

@@ -20,7 +20,7 @@ ROUNDS = 8
 WORTH = 1.15
 """Times cheaper that steps of their own must be predicted to be."""
 MEAN, DUALS = 58.0, 6.0
-"""Iterations for each √(L_eff/L̄), and times 1/σ: between 1e-3 and 1e-5 on ring(10), star(20) and
+"""Iterations for each √(L_eff/L̄), and times 1/(0.05 + (1 - θ)²/2): between 1e-3 and 1e-5 on ring(10), star(20) and
 grid(5x5) with curvatures that differ 10 to 1000 times."""
 PARTS = 4
 """Steps are powers of 2^(1/4): nobody's rounding makes them differ from one node to another."""

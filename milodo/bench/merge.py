@@ -44,7 +44,7 @@ def _check_alike(folder: Path, run: RunFile, other: Path, first: RunFile) -> Non
             raise InvalidInput(
                 f"{both} differ in their {key} ({quoted(here)} and {quoted(there)}), so they do not belong into one report."
             )
-    for key in ("fingerprint", "weights", "outage", "messages"):
+    for key in ("fingerprint", "weights", "outage", "schedule", "messages"):
         if getattr(run.topology, key) != getattr(first.topology, key):
             raise InvalidInput(f"{both} were run on different networks (their {key} differ).")
     if run.provenance.seed != first.provenance.seed:

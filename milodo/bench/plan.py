@@ -121,7 +121,7 @@ class Planner:
         key = {
             "method": method.name, "fixed": fixed, "problem": self.family.name, "seeds": self._tuning_seeds,
             "topology": self.net.topology.fingerprint, "weights": network.weights,
-            **network.model_dump(include={"outage", "messages", "mixing"}, exclude_defaults=True),
+            **network.model_dump(include={"outage", "schedule", "messages", "mixing"}, exclude_defaults=True),
             **{f"method's {key}": value for key in ("over", "messages") if (value := getattr(method, key)) is not None},
             "search": table.model_dump(mode="json", exclude={"unit", "wide"} - table.model_fields_set),
             "space": {name: repr(kind) for name, kind in cls.space.items()},

@@ -72,12 +72,15 @@ class GraphFacts(Part):
     contraction: Number | None = None
     fingerprint: str = ""
     outage: Number = 0.0
+    schedule: str = ""
+    """Of graphs that change: what stands for it in words."""
     messages: str = "full"
 
     @classmethod
     def of(cls, net: Network, table: NetworkTable) -> Self:
         graph = net.topology
-        carried = {"contraction": net.contraction, **table.model_dump(include={"weights", "outage", "messages"})}
+        carried = table.model_dump(include={"weights", "outage", "messages"})
+        carried |= {"contraction": net.contraction} if net.schedule is None else {"schedule": str(net.schedule)}
         facts = cls(name=graph.name, n=graph.n, links=len(graph.edges), fingerprint=graph.fingerprint, **carried)
         if not facts.is_large:
             facts.edges, facts.diameter = [list(edge) for edge in graph.edges], graph.diameter

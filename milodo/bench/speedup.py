@@ -18,6 +18,9 @@ AXES = ("k", "rounds", "bytes", "seconds")
 QUANTITIES = ("gap", "consensus", "loss")
 """What falls; a run has a curve of each of these, and of its further metrics."""
 
+SLACK = 1e-6
+"""Of an iteration, by which rounding may miss a whole one."""
+
 Runs = dict[str, dict[int, list[Record]]]
 """method -> instance -> its records, in the order of k."""
 Array = NDArray[np.float64]
@@ -67,7 +70,8 @@ def group(records: Iterable[Record]) -> Runs:
 def cost_to_reach(records: Sequence[Record], gap: float, axis: str) -> float:
     """Cost of the first crossing of `gap` by one method on one instance; NaN if it was not reached.
 
-    Between two samples log(gap) is taken to be linear in the cost.
+    Between two samples log(gap) is taken to be linear in k; nobody stops within an iteration, so the one that crosses is paid
+    for as a whole.
     """
     _check("axis", axis, AXES)
     before: Record | None = None
@@ -76,8 +80,9 @@ def cost_to_reach(records: Sequence[Record], gap: float, axis: str) -> float:
             cost = record.value(axis)
             if before is None or not math.isfinite(before.gap):
                 return cost
-            start = before.value(axis)
-            return start + (cost - start) * _fraction(before.gap, record.gap, gap)
+            between, start = record.k - before.k, before.value(axis)
+            share = math.ceil(between * _fraction(before.gap, record.gap, gap) - SLACK) / between
+            return start + (cost - start) * share
         before = record
     return math.nan
 

@@ -99,8 +99,11 @@ def tune(
     fixed = dict(fixed or {})
     kinds = {name: kind for name, kind in method.space.items() if name not in fixed}
     free = {name: kind for name, kind in kinds.items() if isinstance(kind, Continuous)}
-    widest = 2 / math.sqrt(1 - net.contraction) if search.wide and net.contraction < 1 else 0
+    changes = net.schedule is not None
+    widest = 2 / math.sqrt(1 - net.contraction) if search.wide and not changes and net.contraction < 1 else 0
     whole = {name: kind.up_to(widest) for name, kind in kinds.items() if isinstance(kind, Choice)}
+    if changes and "K" in whole:  # more rounds than one are made for the spectrum of one graph
+        whole["K"] = (1,)
     choices = [fixed | dict(zip(whole, values, strict=True)) for values in itertools.product(*whole.values())]
     steps = [name for name, kind in free.items() if kind.relative]
     unit = search.unit

@@ -21,12 +21,15 @@ SMALL = 1 << 26
 times faster on an idle machine, and made the demo 2.9 times slower on a busy one, where the threads wait for each other."""
 
 
-def demo(seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None, threads: Threads = None) -> None:
+def demo(
+    seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None, threads: Threads = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Four methods on four instances: a first look in seconds.")] = False,
+) -> None:  # fmt: skip
     """The main job in two minutes: tune six methods, race them with two that need none and a learned one, and draw the picture.
 
     The first run tunes; later ones find the tuning in the cache and take about half the time.
     """
-    bench(Path("demo"), seed, device, dtype, out, overwrite=True, threads=threads)
+    bench(Path("demo-quick" if quick else "demo"), seed, device, dtype, out, overwrite=True, threads=threads)
 
 
 def bench(

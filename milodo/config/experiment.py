@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from milodo.algorithms import METHODS
+from milodo.algorithms.over import OverAverage
 from milodo.algorithms.published import published
 from milodo.config.panels import Content, ReproductionTable, Size, panel_contents
 from milodo.config.tables import AUTO, MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
@@ -24,6 +25,8 @@ from milodo.shipped import find_experiment
 from milodo.topology import weights
 
 Model = TypeVar("Model", bound=BaseModel)
+UNIONS = ("int", "float", "str", "list[str]")
+"""How pydantic calls what a value may be, where it may be several things."""
 RESERVED = {"training", "resume", "optima", "run"}
 """Files of a run's folder that an optimizer must not be called after."""
 
@@ -68,6 +71,8 @@ class Experiment(Table):
                 needs = "links that hold (a lost message breaks a sum)"
             if needs and (self.network.outage or self.network.messages.startswith("top-")):
                 raise ValueError(f"{method.name} needs {needs}. Remove outage or top-k messages from [network], or the method.")
+            if self.network.schedule is not None:
+                self._changing(method, needs)
             if method.messages and self.network.messages != "full":
                 raise ValueError(
                     f"{method.name} has messages = {quoted(method.messages)}, and [network] shortens them to "
@@ -90,6 +95,24 @@ class Experiment(Table):
         if self.report.baseline is not None and self.report.baseline not in keys:
             raise ValueError(f"[report] baseline: {unknown('method', self.report.baseline, keys)}")
         return self
+
+    def _changing(self, method: MethodTable, needs: str) -> None:
+        """Refuses what needs one fixed graph where it changes."""
+        spectrum = method.name in METHODS and issubclass(METHODS[method.name], OverAverage)
+        over = method.over or (METHODS[method.name].over if spectrum else "")  # type: ignore[attr-defined]
+        rounds = method.parameters.get("K", 1)
+        if method.name == AUTO:
+            why = "weighs methods by the spectrum of one graph"
+        elif needs:
+            why = f"needs {needs}"
+        elif over == "fastmix" or (over != "round" and rounds != 1):
+            why = f"over {over} with K = {rounds} is made for the spectrum of one graph"
+        else:
+            return
+        raise ValueError(
+            f"{method.name} {why}, and [network] schedule changes it with the iteration. Remove the schedule, or use a method "
+            "that gossips with one round: over = 'round', or accelerated-ed with K = 1."
+        )
 
 
 def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
@@ -121,11 +144,17 @@ def read_content(path: Path) -> Content:
         raise InvalidInput(f"{path}: not valid TOML: {shortened(error)}.") from error
     content.setdefault("name", path.stem)
     network = content.get("network")
-    if isinstance(network, dict) and isinstance(network.get("topology"), str):
-        beside = path.parent / network["topology"]
-        if is_file(beside):  # a graph file is named as seen from the experiment
-            network["topology"] = str(beside)
+    if isinstance(network, dict):  # a graph file is named as seen from the experiment
+        if isinstance(network.get("topology"), str):
+            network["topology"] = _beside(path, network["topology"])
+        if isinstance(network.get("schedule"), list):
+            network["schedule"] = [_beside(path, word) if isinstance(word, str) else word for word in network["schedule"]]
     return content
+
+
+def _beside(path: Path, word: str) -> str:
+    beside = path.parent / word
+    return str(beside) if is_file(beside) else word
 
 
 def reproduction_contents(
@@ -169,7 +198,7 @@ def _sentence(error: dict[str, Any], model: type[BaseModel], place: Sequence[str
     """One sentence for the first thing wrong, in the words of the file; `place` is the table that the model stands for."""
     extra = error["type"] == "extra_forbidden"
     # A union's members ('int', 'float') and places in a list are not words of the file.
-    location = [part for part in error["loc"] if isinstance(part, str) and (extra or part not in ("int", "float"))]
+    location = [part for part in error["loc"] if isinstance(part, str) and (extra or part not in UNIONS)]
     inside, location = location[:-1], [*place, *location]
     tables, key = location[:-1], location[-1] if location else None
     table = f"[{shortened('.'.join(tables))}]" if tables else "the file's first lines"

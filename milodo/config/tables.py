@@ -19,7 +19,7 @@ from milodo.network.averaging import AVERAGES
 from milodo.network.stacked import CommonMixingNetwork
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
 from milodo.problems.base import MOST_INSTANCES
-from milodo.topology import WEIGHTS, Topology, topology
+from milodo.topology import WEIGHTS, Topology, schedule, topology
 
 AUTO = "auto"
 """Not a method, but the choice of one (milodo/algorithms/auto.py)."""
@@ -103,6 +103,9 @@ class NetworkTable(Table):
     weights: str = "metropolis"
     outage: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability with which each link is down in each round."""
+    schedule: str | list[str] | None = None
+    """Which links an iteration uses: 'one-peer', 'matchings', 'alternating(2)', or a list of graphs by name or file; all unless
+    given."""
     messages: str = "full"
     """How iterates travel: 'full', 'float32', 'float16', 'bfloat16', or the largest coordinates only, 'top-10%'."""
     latency: NonNegativeNumber | None = None
@@ -116,7 +119,10 @@ class NetworkTable(Table):
         if self.weights not in WEIGHTS:
             raise unknown("weights", self.weights, WEIGHTS)
         message_format(self.messages)
-        return topology(self.topology)
+        graph = topology(self.topology)
+        if self.schedule is not None:
+            schedule(self.schedule, graph).mixing(1, self.weights)
+        return graph
 
     @property
     def link(self) -> Link | None:
@@ -128,8 +134,11 @@ class NetworkTable(Table):
         if self.mixing == "common":
             if make is not StackedNetwork:
                 raise InvalidInput("[network] mixing = 'common' exists in simulation only. Remove it, or use `milodo bench`.")
+            if self.schedule is not None:
+                raise InvalidInput("[network] mixing = 'common' is for one fixed graph. Remove it, or the schedule.")
             make = CommonMixingNetwork
-        return degraded(make(self.build(), self.weights, **options), outage=self.outage, messages=self.messages, seed=seed)
+        net = make(self.build(), self.weights, **options)
+        return degraded(net, outage=self.outage, messages=self.messages, schedule=self.schedule, seed=seed)
 
 
 class RunTable(Table):

@@ -226,7 +226,7 @@ class Chebyshev(Polynomial):
     @cached_property
     def coefficients(self) -> tuple[float, ...]:
         low, high = self.mixing.low, self.mixing.high
-        if high - low <= ALIKE * high:  # I - M/lmax is exact
+        if self.K == 1 or high - low <= ALIKE * high:  # I - M/lmax, which is exact where all eigenvalues are one
             return (0.5, 0.5, *[0.0] * (self.K - 1))
         q = self._q
 
@@ -244,7 +244,7 @@ class Chebyshev(Polynomial):
 
     @property
     def _q(self) -> float:
-        low, high = self.mixing.low, self.mixing.high
+        low, high = max(0.0, self.mixing.low), self.mixing.high  # where parts of a graph are apart low is 0, or rounds below it
         return 1 / math.cosh(self.K * math.acosh((high + low) / (high - low)))
 
 
@@ -355,6 +355,11 @@ def averaging(name: str, net: Network, K: int = 1) -> Averaging:
         raise unknown("way to average", name, AVERAGES)
     if K < 1:
         raise InvalidInput(f"K is {K}, but a way to average has at least one round.")
+    if net.schedule is not None and (kind := AVERAGES[name]) is not Round and (K > 1 or not issubclass(kind, Polynomial)):
+        raise InvalidInput(
+            f"{name} with K = {K} is made for the spectrum of one graph, or for its tree, and the graph changes with the "
+            f"iteration ({net.schedule}). Use over = 'round', or accelerated-ed with K = 1."
+        )
     return _made(name, net.mixing, K)
 
 

@@ -20,9 +20,11 @@ from milodo.network.memory import Memory, Slot, beside, decoded, encoded, plus, 
 from milodo.network.routes import Route, Routes
 from milodo.network.sums import Sums
 from milodo.network.traffic import Traffic
-from milodo.topology import Mixing, Topology, topology
+from milodo.topology import Mixing, Schedule, Topology, topology
+from milodo.topology import schedule as made_schedule
 from milodo.topology import weights as edge_weights
 from milodo.topology.mixing import Uneven, uneven
+from milodo.topology.schedule import Changing
 from milodo.types import EdgeTensor, NodeTensor
 
 
@@ -35,6 +37,18 @@ class Exchanged(NamedTuple):
     """[m, 1]; None where all links work."""
     each: bool = False
     """Whether what nodes said is there by arc: links that fail make each neighbour understand something else."""
+
+
+class Graph(NamedTuple):
+    """Of one iteration."""
+
+    open: Tensor
+    w: Tensor
+    mixing: Mixing
+
+
+KINDS: dict[str, type] = {"format": Format, "outage": Outage, "schedule": Schedule}
+"""Channels, by the place they have in a network."""
 
 
 class Network(Sums):
@@ -56,6 +70,9 @@ class Network(Sums):
     """Rounds of that iteration so far, counted where they decide which links work."""
     format: Format | None = None
     outage: Outage | None = None
+    schedule: Schedule | None = None
+    open: Tensor | None = None
+    """Which undirected edges this iteration's graph has [edges]; None for all of them."""
     memory: Memory | None = None
     """Of one iteration of a method that remembers what was said (`remembering`)."""
     levels: Levels | None = None
@@ -88,6 +105,7 @@ class Network(Sums):
         """Mixing weights [m, 1] before rounding to dtype."""
         self.w = self.w64.to(dtype)
         """Mixing weights [m, 1]."""
+        self._rule, self._graphs = weights, dict[int, Graph]()
         self._source = torch.from_numpy(self.routes.row[arcs[:, 0]]).to(device)
         degrees = np.array(self.topology.degrees)[list(self.nodes)]
         self._degree = int(degrees[0]) if (degrees == degrees[0]).all() else None
@@ -117,25 +135,48 @@ class Network(Sums):
 
     def at_step(self, k: int) -> Network:
         """The links of iteration k: what is drawn by the round is drawn alike, whatever ran before on this network."""
-        return self if self.outage is None else self._view(k)
+        return self if self.holds else self._view(k)
 
     def _view(self, k: int) -> Self:
         view = copy(self)
         view.k, view.round = k, 0
+        if self.schedule is not None:
+            view.open, view.w, view.mixing = self._graph(self.schedule, k)
         return view
+
+    @property
+    def holds(self) -> bool:
+        """Whether every link works in every round."""
+        return self.outage is None and self.schedule is None
+
+    def _graph(self, schedule: Schedule, k: int) -> Graph:
+        """That of iteration k."""
+        place = k if schedule.period is None else k % schedule.period
+        if place not in self._graphs:
+            mixing = schedule.mixing(k, self._rule)
+            w = torch.from_numpy(mixing.w[self.routes.edge_of(self.routes.arcs)]).to(self.device, self.dtype).unsqueeze(-1)
+            if schedule.period is None:
+                self._graphs.clear()  # it will not come again
+            self._graphs[place] = Graph(torch.from_numpy(mixing.w > 0).to(self.device), w, mixing)
+        return self._graphs[place]
 
     def through(self, *channels: Channel) -> Self:
         """The same nodes, links and counters, with messages that go through these channels too; their order does not matter."""
         net = copy(self)
         for channel in channels:
-            kind = "format" if isinstance(channel, Format) else "outage" if isinstance(channel, Outage) else None
+            kind = next((kind for kind, of in KINDS.items() if isinstance(channel, of)), None)
             if kind is None:
-                raise InvalidInput(f"{quoted(channel)} is no channel. Give Outage(p), Cast(dtype) or TopK(fraction).")
+                raise InvalidInput(f"{quoted(channel)} is no channel. Give Outage(p), Cast(dtype), TopK(fraction) or a schedule.")
             if getattr(net, kind) is not None:
                 raise InvalidInput(
                     f"messages go through {getattr(net, kind)} already, and {channel} is another {kind}. Give one."
                 )
             setattr(net, kind, channel)
+            if isinstance(channel, Schedule):
+                made_schedule(channel, self.topology)
+                net._graphs = {}
+                net.open, net.w, _ = net._graph(channel, 1)  # until `at_step` says another iteration
+                net.mixing = Changing(self.topology, self.mixing.w, channel)
         return net
 
     def remembering(self, memory: Memory) -> Self:
@@ -151,6 +192,11 @@ class Network(Sums):
 
     def weighing(self, tau: tuple[float, ...]) -> Self:
         """The same, mixing as suits nodes whose steps are τ_i times as long as others' (`Uneven`)."""
+        if self.schedule is not None:
+            raise InvalidInput(
+                f"steps of each node's own need one fixed graph, and it changes with the iteration ({self.schedule}). Give one "
+                "step for all."
+            )
         net = copy(self)
         net.mixing = uneven(self.mixing, tau)
         net.w = _weights(net.mixing, self.routes, self.dtype, self.device)
@@ -186,9 +232,10 @@ class Network(Sums):
 
         The last `exact` columns are numbers that must arrive as they are, whatever the format.
         """
-        up = None
+        up = self.open
         if self.outage is not None:
-            up = self.outage.up(len(self.topology.edges), self.k, self.round).to(self.device)
+            working = self.outage.up(len(self.topology.edges), self.k, self.round).to(self.device)
+            up = working if up is None else working & up
             self.round += 1
         if self.memory is not None:
             return self._remembered(x, route, up, exact, self.memory)
@@ -210,7 +257,7 @@ class Network(Sums):
         """The same, where only the difference from what was said before is sent; what is used is what both ends have of it."""
         if torch.is_grad_enabled() and x.requires_grad:
             raise InvalidInput("messages with a memory cannot be learned through. Train without them, and run with them.")
-        each = self.outage is not None and route is self.routes.of_nodes
+        each = not self.holds and route is self.routes.of_nodes
         if each:  # what one link carried another did not: a replica for each of them
             x, route = self.spread(x), self.routes.of_arcs
         d = x.shape[-1] - exact
@@ -317,10 +364,14 @@ def _weights(mixing: Uneven, routes: Routes, dtype: torch.dtype, device: torch.d
     return torch.from_numpy(a).to(device, dtype).unsqueeze(-1)
 
 
-def degraded(net: Network, *, outage: float = 0.0, messages: str = "full", seed: int = 0) -> Network:
-    """The network with links that fail and short messages, as far as asked for."""
+def degraded(
+    net: Network, *, outage: float = 0.0, messages: str = "full", schedule: str | Sequence[str] | None = None, seed: int = 0
+) -> Network:
+    """The network with links that fail, short messages and a graph that changes, as far as asked for."""
     form = message_format(messages)
-    channels = [*([Outage(outage, seed)] if outage else []), *([form] if form else [])]
+    channels: list[Channel] = [*([Outage(outage, seed)] if outage else []), *([form] if form else [])]
+    if schedule is not None:
+        channels.append(made_schedule(schedule, net.topology, seed))
     return net.through(*channels) if channels else net
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput, as_float, quoted, unknown, whole
+from milodo.topology import Schedule
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ def _together(b: int) -> int:
     return 8 // math.gcd(b, 8)
 
 
-Channel = Format | Outage
+Channel = Format | Outage | Schedule
 """A network has at most one of each (`Network.through`)."""
 CASTS = ("float32", "float16", "bfloat16")
 FORMATS = ("full", *CASTS, "8-bit", "top-10%")

@@ -13,7 +13,7 @@ from milodo.errors import InvalidInput
 from milodo.network.channels import Format, Outage
 from milodo.network.memory import Memory, Slot, beside, decoded, encoded, plus
 from milodo.network.routes import Route, Routes
-from milodo.topology import Topology
+from milodo.topology import Schedule, Topology
 from milodo.types import NodeTensor
 
 
@@ -25,6 +25,7 @@ class Sums(ABC):
     routes: Routes
     format: Format | None
     outage: Outage | None
+    schedule: Schedule | None
     memory: Memory | None
 
     @property
@@ -65,6 +66,11 @@ class Sums(ABC):
             raise InvalidInput(
                 f"{what} breaks if one message is lost, and links are down {self.outage.p:.0%} of the time "
                 "here. Use a method that gossips, e.g. accelerated-ed."
+            )
+        if self.schedule is not None:
+            raise InvalidInput(
+                f"{what} needs links that are always there, and the graph changes with the iteration ({self.schedule}). "
+                "Use a method that gossips, e.g. accelerated-ed."
             )
         if self.memory is None and self.format is not None and self.format.sparse:
             raise InvalidInput(

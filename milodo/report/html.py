@@ -17,7 +17,6 @@ from typing import Any
 import jinja2
 import numpy as np
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from milodo.files import atomic
 from milodo.problems.certify import BOUNDS
@@ -25,12 +24,17 @@ from milodo.report import tuning, words
 from milodo.report.figures import write_figures
 from milodo.report.layout import layout, node_size
 from milodo.report.run import Run
+from milodo.report.spoken import spoken
 
 HERE = Path(__file__).parent
+CHARTS = HERE / "vendor" / "plotly-basic.min.js"
+"""The part of plotly.js that draws lines; vendor/README.md says where it comes from."""
 PICTURE = 320
 """Side of the square the graph is drawn in."""
 SMALLEST_WITH_ID = 6
 """Radius; a smaller node is drawn without its id."""
+PRINTED = 12
+"""Candidates of a method on paper; on a screen all of them."""
 PROVENANCE = {
     "started": "started", "command": "command", "milodo": "milodo", "commit": "commit", "python": "Python", "torch": "PyTorch",
     "numpy": "NumPy", "platform": "platform", "cores": "cores", "threads": "threads", "dtype": "numbers", "device": "device",
@@ -58,8 +62,14 @@ def _template() -> jinja2.Template:
     return environment.get_template("report.html.j2")
 
 
+@cache
+def charts_script() -> str:
+    """plotly.js, which every page carries with it."""
+    return CHARTS.read_text(encoding="utf-8")
+
+
 def _render(run: Run, figures: list[Path]) -> str:
-    script, plotly = (HERE / "report.js").read_text(encoding="utf-8"), get_plotlyjs().replace("\r\n", "\n")
+    script, plotly = (HERE / "report.js").read_text(encoding="utf-8"), charts_script()
     return _template().render(
         run=run,
         summary=words.summary(run),
@@ -68,6 +78,7 @@ def _render(run: Run, figures: list[Path]) -> str:
         picture=_picture(run),
         data=(data := _data(run)),
         swatches=data["methods"],
+        spoken={quantity.key: spoken(run, quantity) for quantity in run.drawn},
         tables=_tables(run),
         ends=_ends(run),
         missing=words.join([about.label or key for key, about in run.file.methods.items() if key not in run.runs]),
@@ -75,6 +86,7 @@ def _render(run: Run, figures: list[Path]) -> str:
         # Said once above the table if it is the same for all.
         search=searches.pop() if len(searches := {row["search"] for row in settings if row["search"]}) == 1 else "",
         grids=tuning.grids(run),
+        printed=PRINTED,
         pairs=tuning.pairs(run),
         certificate=_certificate(run),
         provenance=_provenance(run),
@@ -109,7 +121,7 @@ def _network(run: Run) -> list[tuple[str, str]]:
         facts += [("links", len(topology.edges)), ("neighbours of a node", low if low == high else f"{low} to {high}")]
     else:
         facts += [("links", about.links), ("picture", "none of a graph this large" if about.is_large else None)]
-    facts += [("diameter", about.diameter), ("mixing weights", about.weights)]
+    facts += [("diameter", about.diameter), ("mixing weights", about.weights), ("links of an iteration", about.schedule)]
     if about.contraction is not None:
         facts.append(("disagreement left by one round", f"{about.contraction:.4g} of it, at worst"))
     facts.append(("fingerprint", about.fingerprint))

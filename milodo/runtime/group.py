@@ -24,7 +24,7 @@ from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivat
 
 from milodo.errors import InvalidInput, Stopped, shortened
 from milodo.network.distributed import TIMEOUT, PeerLost
-from milodo.runtime.meeting import PARTING, PAUSE, WAITING, RollCall, meeting_point, number, within
+from milodo.runtime.meeting import PARTING, PAUSE, WAITING, RollCall, kept_meeting_point, meeting_point, number, within
 from milodo.version import __version__
 
 GRACE = 1.0
@@ -164,8 +164,8 @@ def launched() -> bool:
 
 
 @contextmanager
-def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
-    """Meets the others where MASTER_ADDR and MASTER_PORT say, as RANK of WORLD_SIZE.
+def joined(timeout: float = TIMEOUT, device: str = "cpu", *, again: bool = False) -> Iterator[Group]:
+    """Meets the others where MASTER_ADDR and MASTER_PORT say, as RANK of WORLD_SIZE; `again` if a program may do so twice.
 
     Connections are opened only when two processes first talk (TORCH_GLOO_LAZY_INIT), so only between neighbours.
     """
@@ -174,7 +174,7 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
         _warn_the_others(rank, world)
         raise InvalidInput(f"RANK is {rank} and WORLD_SIZE is {world}: ranks go from 0 to {world - 1}.")
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
-    bare, hosts = meeting_point(rank, timeout)
+    bare, hosts = kept_meeting_point(rank, timeout) if again else meeting_point(rank, timeout)
     roll = RollCall(PrefixStore("milodo", bare), rank, world, timeout)
     store = _asked(timeout + PARTING, roll.take)
     group = Group(rank, world, store, timeout, restarted=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
@@ -208,6 +208,36 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Group]:
             group.leave(stays=stays)
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Among:
+    """The processes that were started together, as far as a training loop needs them."""
+
+    world: int
+    group: Group | None
+    """None where the program itself has initialised torch.distributed."""
+
+    def agree(self, facts: dict[str, str]) -> None:
+        """That these are the same everywhere; who differs is named. Where the group is the program's own there is no place to
+        compare them."""
+        if self.group is not None:
+            self.group.agree({"same": facts}, lambda rank: f"node {rank} (rank {rank})")
+
+
+@contextmanager
+def among_others(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Among]:
+    """In the group that the program has initialised, or else in one that lasts as long as this does."""
+    if dist.is_initialized():
+        yield Among(dist.get_world_size(), None)
+        return
+    if not launched():
+        raise InvalidInput(
+            "this process was started alone, and gossip is one process a node. Start it with torchrun, as many "
+            "processes as there are nodes; for all of them in one process see milodo.Neural."
+        )
+    with joined(timeout, device, again=True) as group:
+        yield Among(group.world, group)
 
 
 def _warn_the_others(rank: int, world: int) -> None:

@@ -86,6 +86,18 @@ def meeting_point(rank: int, timeout: float) -> tuple[Store, bool]:
         raise InvalidInput(said) from error
 
 
+KEPT: dict[tuple[str, str], tuple[Store, bool]] = {}
+"""By address and port."""
+
+
+def kept_meeting_point(rank: int, timeout: float) -> tuple[Store, bool]:
+    """The same, there until this program ends: who met there once may meet there again, and not in one that is just going."""
+    where = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if where not in KEPT:
+        KEPT[where] = meeting_point(rank, timeout)
+    return KEPT[where]
+
+
 def _try_until(timeout: float, attempt: Callable[[float], Any]) -> None:
     """Until it succeeds, or time is up. torch's own client would report every attempt with a page of C++ frames."""
     until = time.monotonic() + timeout

@@ -21,7 +21,7 @@ from milodo.network.distributed import called
 from milodo.runtime.group import Group, flat
 from milodo.runtime.snapshots import Snapshots, forget_all
 from milodo.status import Status
-from milodo.topology import Topology
+from milodo.topology import Topology, schedule
 
 
 class Processes(Place):
@@ -52,9 +52,11 @@ class Processes(Place):
 
     def _same(self, graph: Topology) -> dict[str, str]:
         """What must not differ between processes; graphs and weights by content, wherever their files lie."""
-        experiment = self.experiment.model_dump(mode="json", exclude={"network": {"topology"}})
+        experiment = self.experiment.model_dump(mode="json", exclude={"network": {"topology", "schedule"}})
         weights = {m.key: read_card(find_optimizer(m.weights)).weights.sha256 for m in self.experiment.methods if m.weights}
-        every = self.snapshot_every
+        every, table = self.snapshot_every, self.experiment.network
+        if table.schedule is not None:
+            experiment["network"]["schedule"] = schedule(table.schedule, graph, self.experiment.seed).fingerprint
         return flat({"graph": graph.fingerprint, "weights": weights, "snapshot-every": every, "experiment": experiment})
 
     def shared(self, what: str, find: Callable[[], Found]) -> Found:

@@ -75,30 +75,7 @@ class Topology:
     def from_file(cls, path: str | Path) -> Topology:
         """From GraphML (*.graphml) or an edge list: one edge a line, two names separated by blanks or a comma, # for comments."""
         path = Path(path)
-        if not is_file(path):
-            raise InvalidInput(
-                f"no graph file {quoted(str(path))}. Give an edge list or a .graphml file, or a name such as 'ring(10)'."
-            )
-        if path.suffix == ".graphml":
-            try:
-                return cls.from_graph(_numbered(nx.read_graphml(path)), path.name)
-            except (nx.NetworkXException, SyntaxError, LookupError, ValueError) as error:
-                if isinstance(error, InvalidInput):
-                    raise
-                raise InvalidInput(f"{path}: not a readable GraphML file ({shortened(error)}).") from error
-        graph = nx.Graph()
-        try:
-            text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark, which is no part of a name
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"{path}: not a text file. Give an edge list or a .graphml file.") from error
-        for number, line in enumerate(text.splitlines(), 1):
-            words = line.split("#")[0].replace(",", " ").split()
-            if not words:
-                continue
-            if len(words) != 2:
-                raise InvalidInput(f"{path}, line {number}: expected two node names, found {quoted(line.strip())}.")
-            graph.add_edge(*words)
-        return cls.from_graph(_numbered(graph), path.name)
+        return cls.from_graph(numbered(read_graph(path)), path.name)
 
     @cached_property
     def graph(self) -> nx.Graph:
@@ -153,7 +130,34 @@ class Topology:
         return self.name
 
 
-def _numbered(graph: nx.Graph) -> nx.Graph:
+def read_graph(path: str | Path) -> nx.Graph:
+    """What a file says, connected or not, its nodes called as it calls them."""
+    path = Path(path)
+    if not is_file(path):
+        raise InvalidInput(
+            f"no graph file {quoted(str(path))}. Give an edge list or a .graphml file, or a name such as 'ring(10)'."
+        )
+    if path.suffix == ".graphml":
+        try:
+            return nx.read_graphml(path)
+        except (nx.NetworkXException, SyntaxError, LookupError, ValueError) as error:
+            raise InvalidInput(f"{path}: not a readable GraphML file ({shortened(error)}).") from error
+    graph = nx.Graph()
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark, which is no part of a name
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path}: not a text file. Give an edge list or a .graphml file.") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        if len(words) != 2:
+            raise InvalidInput(f"{path}, line {number}: expected two node names, found {quoted(line.strip())}.")
+        graph.add_edge(*words)
+    return graph
+
+
+def numbered(graph: nx.Graph) -> nx.Graph:
     """Names that are all numbers become numbers: as strings '10' would come before '2'. '1' and '01' stay two names."""
     numbers = {node: int(node) for node in graph if DIGITS.fullmatch(str(node))}
     return nx.relabel_nodes(graph, numbers) if len(set(numbers.values())) == len(graph) else graph

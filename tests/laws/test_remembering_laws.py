@@ -94,7 +94,7 @@ def test_bytes_are_what_the_format_sends(name, build, problem):
     assert vars(net.traffic) == {"rounds": 0, "messages": 0, "floats": 0, "bytes": 0}  # rehearsing sends nothing
     coded = next(states).replicas[0].said.shape[-1]
     assert net.traffic.rounds == method.rounds_on(net) and net.traffic.floats == method.floats_on(net, problem.d)
-    assert coded == (8 * 9 // 2 if name == "tree-newton" else 8)  # half a matrix, or a vector
+    assert coded == {"tree-newton": 8 * 9 // 2, "gradient-tracking": 2 * 8}.get(name, 8)  # half a matrix, two vectors, or one
     scalars = 8 * (net.traffic.floats // net.traffic.messages - coded)  # numbers that arrive as they are
     assert net.traffic.bytes == net.traffic.messages * (4 + coded // 2 + scalars)  # numbers of four bits, and their scale
 

@@ -115,7 +115,7 @@ def test_a_guard_takes_them_along():
     problem, net = uneven_problem(6, 100.0), StackedNetwork("ring(6)")
     bare = own_steps(problem)
     method = GuardedED(gamma=10 * bare.gamma, K=1, steps=bare.steps, floor=bare.gamma)
-    state = run(method, problem, net, 4000)
+    state = run(method, problem, net, 7000)
     assert state.level.any()
     assert float((state.x - optimum(problem).x.unsqueeze(-2)).norm(dim=-1).max()) < 1e-5
 

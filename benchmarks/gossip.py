@@ -1,0 +1,231 @@
+"""Gossip in a torch loop against all-reduce: four real processes, ResNet on CIFAR-10, images dealt alike and unlike.
+
+    MILODO_DATA=DIR python benchmarks/gossip.py [--steps 600] [--batch 32] [--part all|training|steps] [--out runs/gossip]
+
+For each split and arm: samples a second and test accuracy after equal samples, DistributedDataParallel being the upper bound and
+training alone the lower. Then, arms taking turns: the time of a step over DDP's, and bytes through the busiest link, as the
+kernel counts them for each connection (`ss`). What is done is kept in --out; a run that was cut short goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from _kept import Kept
+from torch.nn.functional import cross_entropy
+
+import milodo
+from milodo.problems import ResNetFamily
+from milodo.problems.datasets import cifar10
+from milodo.problems.models import ResNet
+from milodo.problems.splits import split
+
+NODES, LR, MOMENTUM = 4, 0.05, 0.9
+SPLITS = ("uniform", "dirichlet(0.1)")
+ARMS: dict[str, dict[str, Any] | None] = {
+    "DDP (all-reduce)": None,
+    "alone": {},
+    "D-PSGD, ring": {"method": "d-psgd"},
+    "DSGDm, ring": {"method": "dsgdm"},
+    "QG-DSGDm, ring": {"method": "qg-dsgdm"},
+    "QG-DSGDm, ring, 8 bits": {"method": "qg-dsgdm", "messages": "8-bit"},
+    "QG-DSGDm, one-peer": {"method": "qg-dsgdm", "graph": "exponential", "schedule": "one-peer"},
+    "DecentLaM, ring": {"method": "decentlam"},
+    "D2, ring": {"method": "d2"},
+    "Gradient-Tracking, ring": {"method": "gradient-tracking"},
+}
+WITHOUT, LR_WITHOUT = ("d2", "gradient-tracking"), 0.2
+"""Have no momentum, and a longer step in its place. Nothing here is tuned."""
+TURNS, WARM, TIMED = 5, 3, 12
+"""Of the timing: how often each arm has its turn, steps before the clock runs, and steps on it."""
+
+
+# What one process does
+
+
+def batches(how: str, size: int, node: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Without end, from this node's own images, dealt anew in every epoch."""
+    images, labels = cifar10("train")
+    rows = split(how, labels, NODES, seed=0)[node]
+    inputs, targets = ResNetFamily().prepared(images[rows]), torch.from_numpy(labels[rows])
+    generator = torch.Generator().manual_seed(node)
+    while True:
+        for some in torch.randperm(len(rows), generator=generator).split(size):
+            if len(some) == size:
+                yield inputs[some], targets[some]
+
+
+class Arm:
+    """A loop in one of the ways; `run` makes steps, `accuracy` is of the model that all would use."""
+
+    def __init__(self, name: str) -> None:
+        self.options, self.gossip = ARMS[name], None
+        torch.manual_seed(0)
+        self.model = ResNet("group")
+        plain = bool(self.options) and self.options["method"] in WITHOUT
+        lr, momentum = (LR_WITHOUT, 0.0) if plain else (LR, MOMENTUM)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, momentum=momentum, weight_decay=1e-4)
+        self.forward: torch.nn.Module = self.model
+
+    @contextmanager
+    def open(self) -> Iterator[Arm]:
+        if self.options is None:
+            self.forward = torch.nn.parallel.DistributedDataParallel(self.model)
+            yield self
+        elif not self.options:
+            yield self
+        else:
+            with milodo.gossip(self.model, self.optimizer, timeout=600, **self.options) as self.gossip:
+                yield self
+
+    def run(self, samples: Iterator[tuple[torch.Tensor, torch.Tensor]], steps: int) -> float:
+        """Seconds that this process needs, from when all are ready."""
+        dist.barrier()
+        start = time.perf_counter()
+        for _, (inputs, targets) in zip(range(steps), samples, strict=False):
+            cross_entropy(self.forward(inputs), targets).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return time.perf_counter() - start
+
+    @torch.no_grad()
+    def accuracy(self, node: int) -> float:
+        """On the test images, a quarter by each process; of training alone the mean of the nodes' own models'."""
+        images, labels = cifar10("test")
+        rows = slice(node, None, NODES)
+        inputs, targets = ResNetFamily().prepared(images[rows]), torch.tensor(labels[rows])
+        if self.gossip is None:
+            return self._right(inputs, targets)
+        with self.gossip.average():
+            return self._right(inputs, targets)
+
+    def _right(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        parts = zip(inputs.split(250), targets.split(250), strict=True)
+        right = sum(int((self.model(part).argmax(1) == of).sum()) for part, of in parts)
+        counts = torch.tensor([float(right), float(len(targets))])
+        dist.all_reduce(counts)
+        return float(counts[0] / counts[1])
+
+
+def trained(job: dict[str, Any], node: int) -> dict[str, float]:
+    with Arm(job["arm"]).open() as arm:
+        seconds = arm.run(batches(job["split"], job["batch"], node), job["steps"])
+        found = {"samples a second": NODES * job["batch"] * job["steps"] / seconds, "accuracy": arm.accuracy(node)}
+        if arm.gossip is not None:
+            found["consensus error"] = arm.gossip.consensus_error()
+    return found
+
+
+def timed(job: dict[str, Any], node: int) -> dict[str, dict[str, Any]]:
+    """Seconds of a step, and bytes that each connection of this process sent in a step, by its two ends."""
+    samples, seconds, sent = batches("uniform", job["batch"], node), {name: [] for name in ARMS}, {}
+    for _ in range(job["turns"]):
+        for name in ARMS:
+            with Arm(name).open() as arm:
+                arm.run(samples, WARM)
+                dist.barrier()
+                before = sockets()
+                seconds[name].append(arm.run(samples, TIMED) / TIMED)
+                dist.barrier()
+                time.sleep(0.1)  # what the kernel has still to send
+                sent[name] = {ends: (count - before.get(ends, 0)) / TIMED for ends, count in sockets().items()}
+    return {name: {"seconds": statistics.median(seconds[name]), "sent": sent[name]} for name in ARMS}
+
+
+def sockets() -> dict[str, int]:
+    """Bytes that each TCP connection of this process has sent so far, by 'here there'."""
+    lines = subprocess.run(["ss", "-tinpH"], capture_output=True, text=True, check=True, encoding="utf-8").stdout
+    found = {}
+    for ends, pid, facts in re.findall(r"^\S+ +\d+ +\d+ +(\S+ +\S+) +users:\S*?pid=(\d+),\S*\s*\n\s+(.*)$", lines, re.M):
+        if int(pid) == os.getpid():
+            count = re.search(r"\bbytes_sent:(\d+)", facts)
+            found[" ".join(ends.split())] = int(count[1]) if count else 0
+    return found
+
+
+def busiest(processes: list[dict[str, dict[str, Any]]], name: str) -> float:
+    """Bytes a step that the connection between two processes carries, both ways."""
+    total: dict[frozenset[str], float] = {}
+    for process in processes:
+        for ends, count in process[name]["sent"].items():
+            pair = frozenset(ends.split())
+            total[pair] = total.get(pair, 0.0) + count
+    return max(total.values(), default=0.0)
+
+
+def worker(job: dict[str, Any], out: Path) -> None:
+    torch.set_num_threads(1)
+    node = int(os.environ["RANK"])
+    dist.init_process_group("gloo")
+    found = (timed if job["arm"] == "all" else trained)(job, node)
+    (out / f"{node}.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+# What starts them
+
+
+def together(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each of the four processes found."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, __file__, "--worker", json.dumps(job), "--out", folder]
+        place = {"WORLD_SIZE": str(NODES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        env = {**os.environ, **place, "OMP_NUM_THREADS": "1"}
+        started = [subprocess.Popen(words, env={**env, "RANK": str(rank)}) for rank in range(NODES)]
+        if any([process.wait() for process in started]):
+            sys.exit(f"a process of {job['arm']} failed")
+        return [json.loads((Path(folder) / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(NODES)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--out", type=Path, default=Path("runs/gossip"))
+    parser.add_argument("--part", choices=("all", "training", "steps"), default="all")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.worker:
+        worker(json.loads(asked.worker), asked.out)
+        return
+    size = {"batch": asked.batch, "steps": asked.steps, "turns": asked.turns}
+    kept = Kept(asked.out / "gossip.json", size)
+    for how in SPLITS if asked.part != "steps" else ():
+        print(f"\n{how}: {NODES} nodes, {asked.steps} steps of {asked.batch} images each")
+        for name in ARMS:
+            found = kept.get(f"{how}, {name}", lambda name=name, how=how: together({**size, "arm": name, "split": how})[0])
+            apart = f"   consensus error {found['consensus error']:.2g}" if "consensus error" in found else ""
+            speed = f"{found['samples a second']:7.0f} samples/s"
+            print(f"  {name:26s} {speed}   accuracy {found['accuracy']:.3f}{apart}", flush=True)
+    if asked.part == "training":
+        return
+    everybody = kept.get("steps", lambda: together({**size, "arm": "all"}))
+    first = statistics.median(process["DDP (all-reduce)"]["seconds"] for process in everybody)
+    print("\na step, arms taking turns; its time over DDP's, and bytes a step through the busiest connection, both ways")
+    for name in ARMS:
+        seconds = statistics.median(process[name]["seconds"] for process in everybody)
+        carried = f"{busiest(everybody, name):12,.0f} bytes"
+        print(f"  {name:26s} {1e3 * seconds:7.1f} ms   {seconds / first:5.2f}x DDP   {carried}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

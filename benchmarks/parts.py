@@ -1,0 +1,147 @@
+"""Tables of docs/plus.md about single parts of the cheapest answer: LASSO(n,300,10,0.1) unless said, 32 unseen instances.
+
+    python benchmarks/parts.py bits         iterations with messages of 64, 8, 6, 4 and 3 bits
+    python benchmarks/parts.py curvature    rounds and bytes of Tree-Newton with curvatures of 64, 16 and 8 bits
+    python benchmarks/parts.py outages      rounds of Accelerated-ED where links are down 30 % of the time, and where they hold
+    python benchmarks/parts.py guard        iterations of Accelerated-ED: bare, guarded, and guarded with bad constants
+    python benchmarks/parts.py uneven       rounds with one step for all, and with steps of each node's own
+
+--instances N takes fewer. A few minutes of one core each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+
+import torch
+from _costs import Costs, Instances
+
+from milodo.algorithms import DAPG, LEPDO, AcceleratedED, Algorithm, GuardedED, Remembering, TreeAPG, TreeNewton
+from milodo.algorithms.uneven import LONGER, priced
+from milodo.network import Bits, StackedNetwork, degraded
+from milodo.network.channels import message_format
+from milodo.problems import Lasso, LeastSquares, Problem, instance_seeds
+from milodo.topology import topology
+from milodo.words import amount
+
+GAPS = (1e-3, 1e-5)
+
+
+def lasso(graph: str, count: int) -> Instances:
+    seeds = instance_seeds("test", count)
+    return Instances(Lasso(topology(graph).n, 300, 10, 0.1).sample(seeds), seeds)
+
+
+def said(costs: Costs, axis: str, gaps: int = len(GAPS)) -> str:
+    """Medians for all gaps, the last without the first digit that nobody needs."""
+    values = [costs.median(axis, gap) for gap in range(gaps)]
+    words = [(amount(round(v)) if axis == "bytes" else f"{v:,.0f}") if math.isfinite(v) else "never" for v in values]
+    return "never" if set(words) == {"never"} else " / ".join(words)
+
+
+def table(*heads: str) -> None:
+    print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
+
+
+def row(*cells: str) -> None:
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def own(problem: Problem, net: StackedNetwork) -> AcceleratedED:
+    """Constants that Accelerated-ED takes by itself, for the worst of the instances."""
+    L = problem.lipschitz()
+    return AcceleratedED.safe(float(L.max()), net, float(L.mean(-1).max()))
+
+
+def bits(count: int) -> None:
+    table("method", "graph", "64 bits", "8", "6", "4", "3")
+    gossip = {"DAPG, K = 3": DAPG(eta=0.0908, alpha=0.0126, K=3),
+              "LEPDO, four constants": LEPDO(gamma=0.0495, alpha=0.0326, c_s=0.0642, c_u=1.89)}  # fmt: skip
+    for graph in ("ring(10)", "tree(31)", "grid(5x5)"):
+        instances = lasso(graph, count)
+        methods: dict[str, Algorithm] = {"Tree-APG": TreeAPG(), "Accelerated-ED": own(instances.problem, StackedNetwork(graph))}
+        for name, method in (methods | (gossip if graph == "ring(10)" else {})).items():
+            forms = [method, *(Remembering(method, Bits(b)) for b in (8, 6, 4, 3))]
+            row(name, graph, *(said(instances.costs(each, StackedNetwork(graph), GAPS, most=2000), "k") for each in forms))
+
+
+def curvature(count: int) -> None:
+    table("graph", "curvature in", "rounds to 1e-3 / 1e-5 / 1e-7", "bytes")
+    gaps = (*GAPS, 1e-7)
+    for graph in ("ring(10)", "grid(5x5)"):
+        instances = lasso(graph, count)
+        for name in ("full", "float32", "float16", "10-bit"):
+            form = message_format(name)
+            method = TreeNewton() if form is None else Remembering(TreeNewton(), form)
+            costs = instances.costs(method, StackedNetwork(graph), gaps, most=40)
+            row(graph, name, said(costs, "rounds", 3), said(costs, "bytes", 3))
+
+
+def outages(count: int) -> None:
+    table("graph", "rounds to 1e-3 / 1e-5, links hold", "30 % of the time down", "bytes", "down")
+    for graph in ("ring(10)", "path(10)", "grid(5x5)", "tree(31)", "star(20)", "ring(40)"):
+        instances, cells = lasso(graph, count), []
+        for p in (0.0, 0.3):
+            failing = degraded(StackedNetwork(graph), outage=0.3)  # the constants are those of links that may fail in both
+            method = Remembering(own(instances.problem, failing), Bits(6))  # type: ignore[arg-type]
+            costs = instances.costs(method, degraded(StackedNetwork(graph), outage=p), GAPS, most=4000)  # type: ignore[arg-type]
+            cells.append((said(costs, "rounds"), said(costs, "bytes")))
+        row(graph, cells[0][0], cells[1][0], cells[0][1], cells[1][1])
+
+
+def guard(count: int) -> None:
+    table("graph", "bare", "guarded", "guarded, gamma x10, beta = 0.999, sigma x20")
+    for graph in ("ring(10)", "grid(5x5)", "tree(31)", "star(20)", "path(10)"):
+        instances, net = lasso(graph, count), StackedNetwork(graph)
+        bare, L = own(instances.problem, net), float(instances.problem.lipschitz().max())
+        bad = GuardedED(gamma=10 * bare.gamma, momentum=0.999, dual=20 * bare.allowed(net)[1], K=bare.K, floor=1.2 / L)
+        good = GuardedED(gamma=bare.gamma, K=bare.K, floor=min(bare.gamma, 1.2 / L))
+        row(graph, *(said(instances.costs(m, StackedNetwork(graph), GAPS, most=3000), "k") for m in (bare, good, bad)))
+
+
+def curved(n: int, curvatures: Sequence[float], count: int) -> Instances:
+    """LASSO(n,100,10,0.1) whose sites count for so much, relative to each other."""
+    seeds = instance_seeds("test", count)
+    even = Lasso(n, 100, 10, 0.1).sample(seeds)
+    c = torch.tensor(curvatures, dtype=torch.float64)
+    c = (c / c.mean()).sqrt()
+    return Instances(LeastSquares(even.A * c.reshape(-1, 1, 1), even.b * c.reshape(-1, 1), even.reg), seeds)
+
+
+def uneven(count: int) -> None:
+    fractions = (1e-3, 1e-5)
+    cases = [
+        ("grid(5x5)", "one site 100 times as curved", 7, 100.0), ("grid(5x5)", "one site 1000 times", 7, 1000.0),
+        ("ring(10)", "one site 1000 times", 3, 1000.0), ("star(20)", "the hub 100 times", 0, 100.0),
+        ("star(20)", "one leaf 1000 times", 5, 1000.0), ("grid(5x5)", "spread evenly over 100 times", None, 100.0),
+    ]  # fmt: skip
+    table("graph", "curvatures", "one step for all: rounds to 1e-3 / 1e-5 of the first gap", "steps of their own")
+    for graph, words, site, times in cases:
+        n = topology(graph).n
+        ladder = [times ** (((7 * i) % n) / (n - 1)) for i in range(n)]
+        instances = curved(n, ladder if site is None else [times if i == site else 1.0 for i in range(n)], count)
+        net, gaps = StackedNetwork(graph), instances.gaps_of_start(fractions)
+        L = instances.problem.lipschitz().max(0).values.tolist()
+        found = [way for way in (priced(L, net, longer) for longer in LONGER[1:]) if way is not None]
+        ways = [own(instances.problem, net), *([min(found, key=lambda way: way.rounds).method] if found else [])]
+        row(graph, words, *(said(instances.costs(m, StackedNetwork(graph), gaps, most=3000), "rounds") for m in ways))
+
+
+PARTS = {"bits": bits, "curvature": curvature, "outages": outages, "guard": guard, "uneven": uneven}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
+    parser.add_argument("--instances", type=int, default=32)
+    asked = parser.parse_args()
+    for name in asked.parts or PARTS:
+        print(f"\n{name}\n")
+        PARTS[name](asked.instances)
+
+
+if __name__ == "__main__":
+    main()

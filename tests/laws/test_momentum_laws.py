@@ -1,0 +1,61 @@
+"""Momentum in gossip: the largest β and σ that Accelerated-ED takes are stable, whatever the curvatures are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from milodo.algorithms import AcceleratedED
+from milodo.algorithms.accelerated_ed import State
+from milodo.loop import Stop, solve
+from milodo.network import StackedNetwork, StackedObserver
+from milodo.problems import Lasso, LeastSquares, Zero, optimum
+from milodo.topology import EXAMPLES
+
+FULL = 1e9
+"""t so late that β is the largest allowed."""
+
+
+def recurrence(method: AcceleratedED, curvatures: np.ndarray, net: StackedNetwork) -> np.ndarray:
+    """The matrix of a step on (x, x₋, y) for f_i = h_i x²/2 and r = 0."""
+    n = net.n
+    A = torch.from_numpy(np.sqrt(curvatures)).reshape(n, 1, 1)
+    problem = LeastSquares(A, torch.zeros(n, 1, dtype=torch.float64), Zero())
+    late, calm = torch.full((n, 1), FULL, dtype=torch.float64), torch.zeros(n, 1, dtype=torch.float64)
+    columns = []
+    for unit in torch.eye(3 * n, dtype=torch.float64):
+        x, last, y = unit.reshape(3, n, 1)
+        after = method.step(State(x, last, y, late, calm, calm), problem, net)
+        columns.append(torch.cat((after.x, after.last, after.y)).flatten())
+    return torch.stack(columns, dim=1).numpy()
+
+
+@pytest.mark.parametrize("graph", EXAMPLES)
+def test_full_momentum_is_stable_on_any_quadratic_where_it_is_bounded(graph):
+    net, rng = StackedNetwork(graph), np.random.default_rng(0)
+    bounded = 0
+    for K in (1, 2):
+        method = AcceleratedED(gamma=1.0, K=K)
+        if method.allowed(net)[0] == 1:
+            continue
+        bounded += 1
+        draws = [rng.random(net.n) ** power for power in (1, 4)] + [(rng.random(net.n) < share) * 1.0 for share in (0.1, 0.5)]
+        for h in [*draws, np.eye(net.n)[0]]:
+            matrix = recurrence(method, 1.24 * h, net)
+            assert np.abs(np.linalg.eigvals(matrix)).max() < 1 + 1e-7, (K, h)
+    if not bounded:
+        pytest.skip("momentum is not bounded here: restarts are enough")
+
+
+@pytest.mark.parametrize("graph", ["ring(10)", "path(10)", "grid(3x3)"])
+def test_regression_with_fewer_equations_than_unknowns_is_solved(graph):
+    """With σ > 1 - β half of the first gap was left after 3,000 iterations on the ring."""
+    net = StackedNetwork(graph)
+    problem = Lasso(net.n, 300, 10, 0.0).sample([0])
+    best = optimum(problem).value
+    L = problem.lipschitz()
+    method = AcceleratedED.safe(float(L.max()), net, float(L.mean()))
+    found = solve(method, problem, net, Stop(steps=400))
+    first = problem.objective(problem.start()[..., 0, :], StackedObserver())
+    assert float(((found.objective - best) / (first - best)).max()) < 1e-4
