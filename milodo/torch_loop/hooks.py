@@ -135,7 +135,7 @@ class Gossip:
         if closure is not None and not self._reader.loop.whole:
             with torch.enable_grad():
                 loss = closure()
-            told = (args[0], lambda: loss), {}  # the gradient is there now, and taken once
+            told = (optimizer, lambda: loss), {}  # the gradient is there now, and taken once
         x, skipped = self._flat.read(), self._skipped(optimizer)
         if self._reader.loop.whole:
             self._taken = x, None, self._flat.hidden() if skipped else []
