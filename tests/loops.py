@@ -33,6 +33,9 @@ RACED = {
 }
 AHEAD = ("d-psgd", "gradient-tracking")
 MOMENTUM = ("dsgdm", "qg-dsgdm", "decentlam")
+SCALED = [(name, unscaled, None) for name in ("dsgdm", "qg-dsgdm", "gradient-tracking") for unscaled in (True, False)]
+SCALED += [(name, False, True) for name in ("dsgdm", "qg-dsgdm")]
+"""Method, whether gradients are unscaled before the step, and whether the optimizer is fused, which skips by itself."""
 CASES = {
     **{name: (name, {}) for name in RACED},
     "one-peer": ("qg-dsgdm", {"graph": "exponential", "schedule": "one-peer"}),
@@ -74,13 +77,13 @@ def batches(rank: int, first: int = 1, last: int = STEPS):
         yield data.inputs[rows], data.targets[rows]
 
 
-def prepared(rank: int, name: str = "qg-dsgdm", momentum: float = BETA, seed: int | None = None):
+def prepared(rank: int, name: str = "qg-dsgdm", momentum: float = BETA, seed: int | None = None, fused: bool | None = None):
     """A model and its optimizer, as a person makes them; node 0 has the weights that the race begins with."""
     torch.manual_seed(rank if seed is None else seed)
     model = module()
     if rank == 0:
         vector_to_parameters(problem().start()[0], model.parameters())
-    return model, torch.optim.SGD(model.parameters(), lr=LR, momentum=momentum if name in MOMENTUM else 0.0)
+    return model, torch.optim.SGD(model.parameters(), lr=LR, momentum=momentum if name in MOMENTUM else 0.0, fused=fused)
 
 
 def trained(model, optimizer, samples) -> None:
@@ -143,11 +146,11 @@ def resumed(rank: int, observer: TreeObserver, name: str, options: dict, folder:
     return float(observer.total((flat(whole) - flat(again)).abs().max().reshape(1)))
 
 
-def scaled(rank: int, observer: TreeObserver, name: str, unscaled: bool) -> dict:
+def scaled(rank: int, observer: TreeObserver, name: str, unscaled: bool, fused: bool | None = None) -> dict:
     """Node 1's gradient is not finite in step 3: its scaler leaves the step out, and nobody waits."""
     ends = []
     for broken in (True, False):
-        model, optimizer = prepared(rank, name)
+        model, optimizer = prepared(rank, name, fused=fused)
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1000)
         with milodo.gossip(model, optimizer, method=name) as g:
             for k, (inputs, targets) in enumerate(batches(rank, 1, 6), 1):
@@ -162,9 +165,8 @@ def scaled(rank: int, observer: TreeObserver, name: str, unscaled: bool) -> dict
                 optimizer.zero_grad()
             ends.append(flat(model))
             steps = g.k
-        assert not hasattr(optimizer, "_step_supports_amp_scaling") and scaler.get_scale() == (
-            4.0 if broken and rank == 1 else 8.0
-        )
+        assert getattr(optimizer, "_step_supports_amp_scaling", False) is bool(fused)  # as it was before
+        assert scaler.get_scale() == (4.0 if broken and rank == 1 else 8.0)
     plain, optimizer = prepared(rank, name)
     with milodo.gossip(plain, optimizer, method=name):
         trained(plain, optimizer, batches(rank, 1, 6))
@@ -256,9 +258,7 @@ def main() -> None:
                 for case in ("dsgdm", "qg-dsgdm", "d2", "gradient-tracking", "8-bit, one-peer", "8-bit, overlapped", "matchings")
             },
             "scaled": {
-                f"{name} {unscaled}": scaled(rank, observer, name, unscaled)
-                for name in ("dsgdm", "qg-dsgdm", "gradient-tracking")
-                for unscaled in (True, False)
+                f"{name} {unscaled} {fused}": scaled(rank, observer, name, unscaled, fused) for name, unscaled, fused in SCALED
             },
         }
         observer.barrier()

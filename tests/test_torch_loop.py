@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from loops import CASES
+from loops import CASES, SCALED
 from real import finish, free_port, start, together
 from torch import nn
 
@@ -43,10 +43,9 @@ def test_what_was_kept_goes_on_to_the_last_bit(found):
     assert found["resumed"] and set(found["resumed"].values()) == {0.0}
 
 
-@pytest.mark.parametrize("name", ["dsgdm", "qg-dsgdm", "gradient-tracking"])
-@pytest.mark.parametrize("unscaled", [True, False])
-def test_a_step_that_one_scaler_leaves_out_hangs_nobody(found, name, unscaled):
-    facts = found["scaled"][f"{name} {unscaled}"]
+@pytest.mark.parametrize(("name", "unscaled", "fused"), SCALED)
+def test_a_step_that_one_scaler_leaves_out_hangs_nobody(found, name, unscaled, fused):
+    facts = found["scaled"][f"{name} {unscaled} {fused}"]
     like_plain, like_skip, differs = facts["gaps"]
     assert facts["steps"] == 6
     assert like_plain < 1e-12 and like_skip < 1e-12 < differs

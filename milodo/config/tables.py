@@ -134,8 +134,6 @@ class NetworkTable(Table):
         if self.mixing == "common":
             if make is not StackedNetwork:
                 raise InvalidInput("[network] mixing = 'common' exists in simulation only. Remove it, or use `milodo bench`.")
-            if self.schedule is not None:
-                raise InvalidInput("[network] mixing = 'common' is for one fixed graph. Remove it, or the schedule.")
             make = CommonMixingNetwork
         net = make(self.build(), self.weights, **options)
         return degraded(net, outage=self.outage, messages=self.messages, schedule=self.schedule, seed=seed)

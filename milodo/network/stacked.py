@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import networkx as nx
 import numpy as np
 import torch
 from torch import Tensor
 
+from milodo.errors import InvalidInput
 from milodo.network.base import Network
-from milodo.network.channels import Format
+from milodo.network.channels import Channel, Format
 from milodo.network.memory import understood
 from milodo.network.routes import Route
-from milodo.topology import Topology
+from milodo.topology import Schedule, Topology
 from milodo.types import EdgeTensor, NodeTensor
 
 
@@ -68,6 +69,11 @@ class CommonMixingNetwork(StackedNetwork):
         # Rounded from its exact value, as if W had been written down and then stored.
         self.w_own = (1 - self.sum(self.w64)).to(self.dtype)
         """w_ii [n, 1]."""
+
+    def through(self, *channels: Channel) -> Self:
+        if any(isinstance(channel, Schedule) for channel in channels):
+            raise InvalidInput("common mixing is for one fixed graph. Remove the schedule, or use a StackedNetwork.")
+        return super().through(*channels)
 
     def mix(self, x: NodeTensor) -> NodeTensor:
         return self.w_own * x + self.sum(self.w * self.pull(x))

@@ -20,6 +20,7 @@ from milodo.errors import InvalidInput
 from milodo.learned import LEARNED
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, Outage, StackedNetwork, StackedObserver, degraded
+from milodo.network.stacked import CommonMixingNetwork
 from milodo.problems import Lasso, optimum
 from milodo.topology import Topology, dense, schedule, topology
 from milodo.tree import tree_map
@@ -229,6 +230,8 @@ def test_weights_of_one_fixed_graph_and_two_schedules_are_refused():
     for weights in ("fastest", "third", dense(topology("ring(6)"), np.full(6, 1 / 3))):
         with pytest.raises(InvalidInput, match="one fixed graph"):
             StackedNetwork("ring(6)", weights).through(links)
+    with pytest.raises(InvalidInput, match="one fixed graph"):
+        CommonMixingNetwork("ring(6)").through(links)
     with pytest.raises(InvalidInput, match="another schedule"):
         StackedNetwork("ring(6)").through(links, links)
     with pytest.raises(InvalidInput, match="does not suit"):
