@@ -24,7 +24,7 @@ CLEAN = {key: value for key, value in os.environ.items() if not key.startswith((
 
 
 def run(*words: object, cwd: Path, **more: str) -> str:
-    done = subprocess.run(list(map(str, words)), cwd=cwd, env=CLEAN | more, capture_output=True, text=True, timeout=LIMIT)
+    done = subprocess.run(list(map(str, words)), cwd=cwd, env=CLEAN | more, capture_output=True, text=True, timeout=2 * LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

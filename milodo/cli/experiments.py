@@ -23,7 +23,7 @@ times faster on an idle machine, and made the demo 2.9 times slower on a busy on
 
 def demo(
     seed: Seed = None, device: Device = None, dtype: Dtype = None, out: Out = None, threads: Threads = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Four methods on four instances: a first look in seconds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Four methods, 150 iterations: a first look in half a minute.")] = False,
 ) -> None:  # fmt: skip
     """The main job in two minutes: tune six methods, race them with two that need none and a learned one, and draw the picture.
 
