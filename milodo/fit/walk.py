@@ -151,10 +151,10 @@ class Newton(Walk):
     def _told(self, problem: Sampled, left: list[int], ask: list[int]) -> dict[int, Tensor]:
         """Gradients of the instances that are left, and new curvatures: one sum."""
         d = problem.d
-        u = problem.predict(self.x)
-        own = self._only(left).pull_back(problem.loss_slope(u[left])).movedim(0, -2).flatten(-2)
+        seen = problem.look(self.x)
+        own = self._only(left).value_and_grad_from(seen[left])[1].movedim(0, -2).flatten(-2)
         if ask:
-            own = torch.cat((own, self._only(ask).hessian_from(u[ask]).movedim(0, -2).flatten(-2)), dim=-1)
+            own = torch.cat((own, self._only(ask).hessian_from(seen[ask]).movedim(0, -2).flatten(-2)), dim=-1)
         mean = self.total(own)[0] / self.n
         gradients, halves = mean[: len(left) * d].view(-1, d), mean[len(left) * d :].view(-1, d * (d + 1) // 2)
         rows, columns = torch.triu_indices(d, d)
