@@ -38,7 +38,9 @@ class Facts(BaseModel):
     size: Size = "laptop"
     command: str = ""
     seconds: float = 0.0
-    """Of all starts together, training and drawing included."""
+    """Of all starts together, training included."""
+    processor: float = 0.0
+    """Seconds of all of its threads in the same time: what it takes whatever else the machine does."""
     panels: list[str] = []
 
     @classmethod
@@ -60,7 +62,10 @@ class Reproducer:
         self.progress = progress or (lambda task, fraction, detail: None)
         begun = Facts.read(folder) if is_file(folder / FACTS) and not overwrite else Facts()
         names = [panel.name for panel in reproduction.panels]
-        self.facts = Facts(name=reproduction.name, size=reproduction.size, command=command, seconds=begun.seconds, panels=names)
+        self.facts = Facts(
+            name=reproduction.name, size=reproduction.size, command=command, panels=names,
+            seconds=begun.seconds, processor=begun.processor,
+        )  # fmt: skip
         self.trained: dict[str, Path] = {}
         """Weights by name that were trained here."""
 
@@ -68,11 +73,12 @@ class Reproducer:
     def timed(self) -> Iterator[None]:
         """Its seconds are added to those of earlier starts, also if it is stopped."""
         make_writable(self.folder)
-        start, before = time.perf_counter(), self.facts.seconds
+        clocks = {"seconds": time.perf_counter, "processor": time.process_time}
+        start = {name: getattr(self.facts, name) - clock() for name, clock in clocks.items()}
         try:
             yield
         finally:
-            self.facts.seconds = before + time.perf_counter() - start
+            self.facts = self.facts.model_copy(update={name: start[name] + clock() for name, clock in clocks.items()})
             write_json(self.folder / FACTS, self.facts.model_dump())
 
     def place(self, panel: Panel) -> Path:

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -52,10 +53,12 @@ def room(name: str) -> str:
     return Path(name).parts[0].removesuffix(".py")
 
 
+@cache
 def tree(name: str) -> ast.Module:
     return ast.parse((PACKAGE / name).read_text())
 
 
+@cache
 def imported(name: str) -> set[str]:
     """Every module a file imports, wherever in the file, by its absolute name; `from a import b` counts as a and a.b.
 
@@ -77,6 +80,7 @@ def modules(name: str) -> set[str]:
     return {".".join(["milodo", *Path(name).with_suffix("").parts]).removesuffix(".__init__")}
 
 
+@cache
 def attributes(name: str) -> set[str]:
     """Every dotted name a file reads, such as torch.load."""
     return {ast.unparse(node) for node in ast.walk(tree(name)) if isinstance(node, ast.Attribute)}

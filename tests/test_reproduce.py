@@ -406,7 +406,7 @@ def test_the_figure_and_the_section_come_from_records(tiny, tmp_path):
     assert png.stat().st_size > 10_000 and "pg-extra" in svg.read_text(encoding="utf-8")
     small = draw_small(whole.runs, tmp_path / "figures" / "tiny.png", overlay=True)
     assert 1000 < small.stat().st_size <= LARGEST
-    text = section(loaded, whole.runs, whole.verdict, command="milodo reproduce tiny", seconds=61.0, figure="figures/tiny.png")
+    text = section(loaded, whole.runs, whole.verdict, command="milodo reproduce tiny", took="61 s", figure="figures/tiny.png")
     for wanted in (
         "## tiny: Tiny",
         "PG-EXTRA is not slower",

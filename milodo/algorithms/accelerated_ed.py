@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
@@ -14,14 +15,17 @@ from milodo.algorithms.parameters import Choice, Space, StepSize
 from milodo.algorithms.tree_apg import dot
 from milodo.errors import InvalidInput
 from milodo.network import Network
-from milodo.network.averaging import AVERAGES, Averaging, enough
+from milodo.network.averaging import AVERAGES, Averaging, averaging
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
 DUAL = 0.05
 """σ where A mixes little and β allows it."""
-ENOUGH = 0.92
-"""What one application of A may leave of disagreement: fewer rounds are faster down to there."""
+ENOUGH = 0.91
+"""What a round may leave of disagreement before steps get shorter."""
+SHORTER = 2.0
+"""By how much shorter steps are, on average, where a round leaves more: then duals have the longer way, and their step is σ/γ. On
+paths, trees, grids and regular graphs that takes half of the rounds of a polynomial that leaves less, or fewer."""
 MOMENTUM = ((0.8, 1.0), (ENOUGH, 1 - DUAL / 2), (math.inf, 1 - DUAL))
 """(θ, β at most) where A leaves so much: up to 0.8 restarts are enough; above, free momentum stalls on large problems."""
 APART = 30
@@ -40,6 +44,27 @@ LONGEST = 8.0
 def step_size(L: float, mean: float, theta: float) -> float:
     """γ = 0.95 / max(L̄/1.28, θL/(0.28 + θ)), at most 8/L, with L the largest of the L_i and L̄ their mean."""
     return min(LONGEST / L, 0.95 / max(mean / 1.28, theta * L / (0.28 + theta)))
+
+
+def shorter(degrees: Sequence[int]) -> tuple[float, ...]:
+    """τ_i = min(1, m/degree_i), with m so that the mean of 1/τ_i is 2: who has many neighbours takes shorter steps, and is
+    moved less by each of them than they are by him.
+
+    >>> shorter([2, 2, 2]), shorter([3, 1, 1, 1])
+    ((0.5, 0.5, 0.5), (0.25, 0.75, 0.75, 0.75))
+    """
+    n, falling = len(degrees), sorted(degrees, reverse=True)
+    for least in range(1, n + 1):  # as many nodes have shorter steps than 1
+        m = sum(falling[:least]) / (SHORTER * n - (n - least))
+        if least == n or falling[least] <= m:
+            break
+    return tuple(min(1.0, m / degree) for degree in degrees)
+
+
+def bounds(left: float) -> tuple[float, float]:
+    """β at most, and σ, where A leaves so much of disagreement."""
+    most, sigma = next(most for theta, most in MOMENTUM if left <= theta), DUAL + (1 - left) ** 2 / 2
+    return most, sigma if most == 1 else min(sigma, 1 - most)
 
 
 class State(NamedTuple):
@@ -64,7 +89,7 @@ class AcceleratedED(OverAverage):
     y⁺ = y + (σ/γ) v,   x⁺ = z - v,   σ = 0.05 + (1 - θ)²/2
     s⁺ = 0.9 s + 0.1 ⟨e - z, x⁺ - x⟩;   t⁺ = 1 where s⁺ > 0, at most every 30 iterations, each node for itself
 
-    β is at most 0.975 where A leaves more than 0.8 of disagreement, and 0.95 where it leaves more than 0.92, or where links fail
+    β is at most 0.975 where A leaves more than 0.8 of disagreement, and 0.95 where it leaves more than 0.91, or where links fail
     and nobody knows what it leaves (θ counts as 1 then); σ is at most 1 - β there, because for quadratic f, r = 0 and 0 ⪯ A ⪯ I
     the recurrence is stable for σ <= 1 - β, however little A mixes.
 
@@ -108,21 +133,31 @@ class AcceleratedED(OverAverage):
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
-        """γ = 0.95 / max(L̄/1.28, θL/(0.28 + θ)), at most 8/L, with L̄ the mean of the L_i, 1.2/L without it; the lowest K with
-        θ <= 0.92.
+        """One round. γ = 0.95 / max(L̄/1.28, θL/(0.28 + θ)), at most 8/L, with L̄ the mean of the L_i, 1.2/L without it.
 
-        Where links fail or the graph changes, γ = 1.2/L and K = 1.
+        Where θ is more than 0.91, β <= 0.95, σ = 0.05 and steps are half as long, shortest where degrees are largest. Else, where
+        links fail, a share p of the time, A leaves 1 - (1 - p)(1 - θ) in the mean, which decides on β and σ; there and where the
+        graph changes γ = 1.2/L.
 
         Any γ <= 1.28/L is stable for quadratic f and r = 0, and more where mixing levels uneven curvatures; the rest is tested.
         """
-        if not net.holds:  # polynomials of higher degree than one are none of a graph that changes
+        if net.schedule is not None:
             return cls(gamma=1.2 / L, K=1)
-        A = enough("fitted", net, ENOUGH)
-        theta = A.contraction
-        return cls(gamma=1.2 / L if mean is None else step_size(L, mean, theta), K=A.rounds)
+        theta = averaging("fitted", net, 1).contraction
+        if theta > ENOUGH:
+            tau = shorter(net.topology.degrees)
+            even = min(tau) == max(tau)
+            gamma, steps = (1.2 * tau[0] / L, None) if even else (1.2 / L, tau)
+            return cls(gamma=gamma, K=1, momentum=1 - DUAL, dual=DUAL, steps=steps)
+        if net.outage is not None:
+            momentum, dual = bounds(min(ENOUGH, 1 - (1 - net.outage.p) * (1 - theta)))
+            return cls(gamma=1.2 / L, K=1, momentum=momentum, dual=dual)
+        return cls(gamma=1.2 / L if mean is None else step_size(L, mean, theta), K=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.steps is not None:
+            object.__setattr__(self, "steps", tuple(self.steps))  # a run's file has lists
         if self.steps is not None and not AVERAGES[self.over].survives_loss:
             raise InvalidInput(
                 f"{self.label}: steps of each node's own need a polynomial, e.g. over = 'fitted', not {self.over!r}."
@@ -150,9 +185,7 @@ class AcceleratedED(OverAverage):
 
     def allowed(self, net: Network) -> tuple[float, float]:
         """β at most, and σ, by what A leaves of disagreement."""
-        left = self.A(net).contraction if net.holds else 1.0
-        most, sigma = next(most for theta, most in MOMENTUM if left <= theta), DUAL + (1 - left) ** 2 / 2
-        return most, sigma if most == 1 else min(sigma, 1 - most)
+        return bounds(self.A(net).contraction if net.holds else 1.0)
 
     def moved(self, state: State, problem: Problem, net: Network, gamma: Step, most: Step, sigma: Step) -> State:
         """A step with these γ, largest β and σ; γ and σ must be the same at all nodes that hear each other."""

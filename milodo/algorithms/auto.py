@@ -216,18 +216,16 @@ def by_all(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> l
 
 
 def gossips(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
-    """Accelerated-ED with as few rounds as are enough, and a few more; where links fail, with one."""
+    """Accelerated-ED with one round and, where links hold, with as many as leave little disagreement."""
     failing = not facts.reliable or net.outage is not None
-    if failing:
-        ways = [averaging("fitted", net, 1)]
-    else:
+    one = AcceleratedED.safe(facts.L, net, facts.mean)
+    ways = [(one.chosen, one.A(net), slower(facts, averaging("fitted", net, 1).contraction))]
+    if not failing:
         fewest = enough("fitted", net, ENOUGH).rounds
-        ways = [averaging("fitted", net, K) for K in range(fewest, fewest + MORE + 1)]
-    gammas = [1.2 / facts.L if failing else step_size(facts.L, facts.mean, A.contraction) for A in ways]
-    found = [
-        _gossip({"gamma": gamma, "K": A.rounds}, A, slower(facts, A.contraction), facts, net, d, link, "")
-        for A, gamma in zip(ways, gammas, strict=True)
-    ]
+        more = [averaging("fitted", net, K) for K in range(max(2, fewest), fewest + MORE + 1)]
+        steps = [step_size(facts.L, facts.mean, A.contraction) for A in more]
+        ways += [({"gamma": g, "K": A.rounds}, A, slower(facts, A.contraction)) for A, g in zip(more, steps, strict=True)]
+    found = [_gossip(own, A, iterations, facts, net, d, link, "") for own, A, iterations in ways]
     best = None if failing or facts.curvatures is None else uneven(facts.curvatures, net)
     if best is not None:
         method, theta = best.method, best.contraction

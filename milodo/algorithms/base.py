@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 from milodo.algorithms.parameters import Space
@@ -83,8 +83,13 @@ class Algorithm(ABC):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """Its parameters, by name."""
-        return {name: getattr(self, name) for name in self.space}
+        """Its parameters, by name: those of its space, and what else is not as it is by itself."""
+        given = [
+            f.name
+            for f in fields(self)  # type: ignore[arg-type]
+            if f.default is not MISSING and getattr(self, f.name) != f.default
+        ]
+        return {name: getattr(self, name) for name in (*self.space, *(name for name in given if name not in self.space))}
 
 
 class XState(NamedTuple):

@@ -59,7 +59,7 @@ class GuardedED(Guarded):
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
         """Those of Accelerated-ED, and 1.2/L to fall back on."""
         method = AcceleratedED.safe(L, net, mean)
-        return cls(gamma=method.gamma, K=method.K, floor=min(method.gamma, 1.2 / L))
+        return cls(**method.chosen, floor=min(method.gamma, 1.2 / L))
 
     @cached_property
     def method(self) -> AcceleratedED:

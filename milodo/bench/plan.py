@@ -190,5 +190,4 @@ class Planner:
     def _safe(self, method: type[Algorithm]) -> Parameters:
         """Parameters the method derives itself, from the largest curvature of any node of the instances it will run on."""
         L = torch.cat([problem.lipschitz() for problem in self._race_problems()])  # [instances, n]
-        chosen = method.safe(float(L.max()), self.net, float(L.mean(-1).max()))
-        return {name: getattr(chosen, name) for name in method.space}
+        return method.safe(float(L.max()), self.net, float(L.mean(-1).max())).chosen

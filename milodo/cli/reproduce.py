@@ -132,20 +132,25 @@ class Options:
 
 def line(done: Reproducer, width: int) -> str:
     """Name, verdict, key number, time."""
+    from milodo.report.words import spent
+
     name, found = done.reproduction.name, done.verdict
-    return f"{name:{width}}  {found.level}: {found.short} ({done.facts.seconds / 60:.1f} minutes)"
+    return f"{name:{width}}  {found.level}: {found.short} ({spent(done.facts.seconds, done.facts.processor)})"
 
 
 def write_section(done: Reproducer, page: Path) -> None:
     """The section in the page, the small figure beside it."""
     from milodo.report.paper import draw_small
     from milodo.report.section import replaced, section
+    from milodo.report.words import spent
 
     about, facts = done.reproduction, done.facts
     with writing_to(page):
         picture = draw_small(done.runs, page.parent / "figures" / f"{about.name}.png", overlay=about.about.overlay)
         figure = picture.relative_to(page.parent).as_posix()
-        text = section(about, done.runs, done.verdict, command=facts.command, seconds=facts.seconds, figure=figure)
+        text = section(
+            about, done.runs, done.verdict, command=facts.command, took=spent(facts.seconds, facts.processor), figure=figure
+        )
         before = page.read_text(encoding="utf-8") if is_file(page) else ""
         with atomic(page) as part:
             part.write_text(replaced(before, about.name, text), encoding="utf-8")

@@ -11,10 +11,10 @@ from milodo.config.reproduction import Reproduction
 from milodo.report.run import Run
 from milodo.report.verdict import BASELINES, Verdict, baselines, seconds_of_iteration, speedup_over, strongest
 from milodo.report.words import cost_cell, number
-from milodo.words import amount, brief
+from milodo.words import brief
 
 
-def section(about: Reproduction, runs: Mapping[str, Run], found: Verdict, *, command: str, seconds: float, figure: str) -> str:
+def section(about: Reproduction, runs: Mapping[str, Run], found: Verdict, *, command: str, took: str, figure: str) -> str:
     """One `##` section."""
     first = next(iter(runs.values()))
     lines = [
@@ -22,7 +22,7 @@ def section(about: Reproduction, runs: Mapping[str, Run], found: Verdict, *, com
         "",
         f"The paper ({about.about.figure}): {about.about.claim}",
         "",
-        f"    {command}        # {about.size} size, {_minutes(seconds)}, commit {_commit(first)}",
+        f"    {command}        # {about.size} size, {took}, commit {_commit(first)}",
         "",
         f"**{str(found.level).capitalize()}.** {'; '.join(_findings(found))}.",
         *(["", about.description] if about.description else []),
@@ -138,16 +138,6 @@ def _cost(row: Speedup) -> str:
 def _certificate(run: Run) -> str:
     known = run.file.reference
     return f"; optimum certified: {known.kind} at most {number(known.largest, 2)}" if known and known.largest is not None else ""
-
-
-def _minutes(seconds: float) -> str:
-    return (
-        amount(seconds, "s")
-        if seconds < 90
-        else f"{seconds / 60:.0f} minutes"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} hours"
-    )
 
 
 def _commit(run: Run) -> str:

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from milodo.algorithms import AcceleratedED
-from milodo.algorithms.accelerated_ed import State
+from milodo.algorithms.accelerated_ed import ENOUGH, SHORTER, State, shorter
 from milodo.loop import Stop, solve
-from milodo.network import StackedNetwork, StackedObserver
+from milodo.network import StackedNetwork, StackedObserver, degraded
+from milodo.network.averaging import averaging
 from milodo.problems import Lasso, LeastSquares, Zero, optimum
 from milodo.topology import EXAMPLES
 
@@ -34,18 +35,33 @@ def recurrence(method: AcceleratedED, curvatures: np.ndarray, net: StackedNetwor
 @pytest.mark.parametrize("graph", EXAMPLES)
 def test_full_momentum_is_stable_on_any_quadratic_where_it_is_bounded(graph):
     net, rng = StackedNetwork(graph), np.random.default_rng(0)
+    by_itself = AcceleratedED.safe(1.2, net)  # γ = 1/L: what is drawn below has L = 1.24
     bounded = 0
-    for K in (1, 2):
-        method = AcceleratedED(gamma=1.0, K=K)
-        if method.allowed(net)[0] == 1:
+    for method in (AcceleratedED(gamma=1.0, K=1), AcceleratedED(gamma=1.0, K=2), by_itself):
+        if (method.momentum or method.allowed(net)[0]) == 1:
             continue
         bounded += 1
         draws = [rng.random(net.n) ** power for power in (1, 4)] + [(rng.random(net.n) < share) * 1.0 for share in (0.1, 0.5)]
         for h in [*draws, np.eye(net.n)[0]]:
             matrix = recurrence(method, 1.24 * h, net)
-            assert np.abs(np.linalg.eigvals(matrix)).max() < 1 + 1e-7, (K, h)
+            assert np.abs(np.linalg.eigvals(matrix)).max() < 1 + 1e-7, (method, h)
     if not bounded:
         pytest.skip("momentum is not bounded here: restarts are enough")
+
+
+@pytest.mark.parametrize("outage", [0.0, 0.3])
+@pytest.mark.parametrize("graph", ["path(12)", "tree(15)", "star(9)", "grid(3x3)", "complete(6)", "ring(40)"])
+def test_one_round_is_enough_on_any_graph_and_no_step_is_longer_than_its_curvature_allows(graph, outage):
+    net = degraded(StackedNetwork(graph), outage=outage)
+    method = AcceleratedED.safe(1.0, net)
+    tau = np.array(method.steps or (1.0,))
+    assert method.K == 1 and (method.gamma * tau).max() <= 1.28
+    if averaging("fitted", net, 1).contraction > ENOUGH:
+        shares = np.array(shorter(net.topology.degrees))
+        assert np.isclose((1 / shares).mean(), SHORTER) and shares.max() <= 1
+        assert np.isclose(1.2 / (method.gamma * tau).reshape(-1), 1 / (shares if method.steps else shares[:1])).all()
+        assert (np.argsort(-shares, kind="stable") == np.argsort(net.topology.degrees, kind="stable")).all()
+        assert method.dual <= 1 - method.momentum + 1e-15
 
 
 @pytest.mark.parametrize("graph", ["ring(10)", "path(10)", "grid(3x3)"])
@@ -56,6 +72,6 @@ def test_regression_with_fewer_equations_than_unknowns_is_solved(graph):
     best = optimum(problem).value
     L = problem.lipschitz()
     method = AcceleratedED.safe(float(L.max()), net, float(L.mean()))
-    found = solve(method, problem, net, Stop(steps=400))
+    found = solve(method, problem, net, Stop(steps=600))
     first = problem.objective(problem.start()[..., 0, :], StackedObserver())
     assert float(((found.objective - best) / (first - best)).max()) < 1e-4
