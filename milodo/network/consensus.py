@@ -67,8 +67,19 @@ def average(net: Network, x: NodeTensor) -> NodeTensor:
     return x
 
 
+PATIENCE = 20
+"""Messages more than there are hops, and three times the root of their number, after which a word that may be lost on each has
+arrived for all but certain."""
+
+
+def maximum_rounds(net: Network) -> int:
+    """As many as the graph is wide; where links fail as many more as it takes."""
+    hops = net.topology.reach
+    return hops if net.outage is None or not hops else math.ceil((hops + 3 * math.sqrt(hops) + PATIENCE) / (1 - net.outage.p))
+
+
 def maximum(net: Network, x: NodeTensor) -> NodeTensor:
-    """max_j x_j at every node, exactly: after as many rounds as the graph is wide everybody has heard of it."""
-    for _ in range(net.topology.reach):
+    """max_j x_j at every node, exactly: after so many rounds everybody has heard of it."""
+    for _ in range(maximum_rounds(net)):
         x = x.maximum(net.max(net.pull(x)))
     return x

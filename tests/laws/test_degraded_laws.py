@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from milodo.learned import MiLoDo
 from milodo.loop import iterate
 from milodo.metrics import consensus_error, mean_point
 from milodo.network import Outage, StackedNetwork, StackedObserver, degraded, message_format
+from milodo.network.consensus import maximum
 from milodo.problems import Lasso, optimum
 from milodo.topology import EXAMPLES, topology
 
@@ -91,6 +93,15 @@ def test_the_optimum_is_reached_although_links_fail(which, p):
     assert float(consensus_error(x, OBSERVER).max()) < 1e-6
     arcs = len(net.arcs)
     assert abs(net.traffic.messages / (net.traffic.rounds * arcs) - (1 - p)) < 0.02  # what is down is not counted
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("graph", ["path(30)", "tree(31)", "ring(40)", "star(9)", "complete(6)", "ring(2)"])
+def test_everybody_hears_the_largest_number_although_links_fail(graph, seed):
+    """γ and σ come from it, and must be the same at all nodes."""
+    net = make(graph, outage=0.4, seed=seed)
+    x = torch.from_numpy(np.random.default_rng(seed).random((net.n, 3)))
+    assert torch.equal(maximum(net, x), x.amax(0).expand(net.n, 3))
 
 
 def test_outages_are_drawn_alike_wherever_they_are_drawn():
