@@ -33,8 +33,8 @@ measured on rings of 10 to 100 nodes, paths, grids and trees; with 3 they diverg
 BITS = ((4.0, 6), (20.0, 8))
 """By how much an average may amplify rounding, and the bits its messages then need."""
 BITS_OF_A_ROUND, FREE = 3, 4
-"""Of one round, which amplifies nothing: with bounded momentum, where 3 bits took the iterations of 64 on ten graphs and three kinds
-of problems, links down or not; and without a bound, where 3 diverged on complete(12) and 4 cost nothing."""
+"""Of one round, which amplifies nothing: with bounded momentum, where 3 bits took the iterations of 64 on nine graphs and three
+kinds of problems, links down or not; and without a bound, where 3 diverged on complete(12) and 4 cost nothing."""
 PATIENCE, GENTLEST, BOLDEST = 4.0, 0.025, 0.1
 """σ = 1 - β of one round whose momentum is bounded: so many over the iterations that sums will need, within these. Hard problems
 need momentum, easy ones on weak graphs duals that find their place soon: on tree(31), 30 % of the links down, 450 rounds to 1e-3
