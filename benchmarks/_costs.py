@@ -8,14 +8,21 @@ from dataclasses import dataclass
 
 import torch
 
-from milodo.algorithms import Algorithm
-from milodo.algorithms.auto import learn
+from milodo.algorithms import Algorithm, Remembering
+from milodo.algorithms.auto import Facts, gossips, learn, made
 from milodo.bench.recorder import Limits, Recorder, record
 from milodo.bench.speedup import cost_to_reach, quantile
-from milodo.network import StackedNetwork, StackedObserver
+from milodo.network import Network, StackedNetwork, StackedObserver
 from milodo.problems import Problem, optimum
 
 AXES = ("k", "rounds", "bytes")
+
+
+def gossip(facts: Facts, net: Network, d: int) -> Remembering:
+    """What auto takes for bytes if it may not sum over a tree."""
+    found = made(min(gossips(facts, net, d, None), key=lambda candidate: candidate.cost("bytes")).parameters)
+    assert isinstance(found, Remembering)
+    return found
 
 
 @dataclass

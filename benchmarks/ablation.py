@@ -19,15 +19,14 @@ from typing import Any
 
 import matplotlib
 import torch
-from _costs import Costs, Instances
+from _costs import Costs, Instances, gossip
 from torch import Tensor
 
-from milodo.algorithms import AcceleratedED, Algorithm, Remembering, TreeAPG
+from milodo.algorithms import Algorithm, Remembering, TreeAPG
 from milodo.algorithms.auto import choose, learn
 from milodo.algorithms.tree_apg import Here, OverTree, Source
 from milodo.learned.checkpoint import load_optimizer
 from milodo.network import StackedNetwork
-from milodo.network.channels import Bits
 from milodo.problems import Lasso, Problem, instance_seeds
 from milodo.report.figures import RC, new_figure, save_figure
 from milodo.topology import topology
@@ -67,9 +66,7 @@ def rows(graph: str, problem: Problem) -> dict[str, Callable[[], Algorithm]]:
     fewest = choose("bytes", facts, net, problem.d).algorithm
     rounds = choose("rounds", facts, net, problem.d).algorithm
     assert isinstance(fewest, Remembering)
-    L = float(problem.lipschitz().max())
-    gossip = AcceleratedED.safe(L, net, float(problem.lipschitz().mean()))
-    bits = Bits(6 if gossip.K <= 3 else 8)
+    talks = gossip(facts, net, problem.d)
 
     def learned() -> Algorithm:
         optimizer, _ = load_optimizer("milodo-plus")
@@ -80,9 +77,9 @@ def rows(graph: str, problem: Problem) -> dict[str, Callable[[], Algorithm]]:
         "with learning (milodo-plus)": learned,
         "without momentum": lambda: Remembering(TreePG(), fewest.form),
         "without bits (64)": TreeAPG,
-        "gossip, without sums over a tree": lambda: Remembering(gossip, bits),
-        "gossip without momentum": lambda: Remembering(replace(gossip, momentum=0.0), bits),
-        "gossip without bits": lambda: gossip,
+        "gossip, without sums over a tree": lambda: talks,
+        "gossip without momentum": lambda: replace(talks, method=replace(talks.method, momentum=0.0)),
+        "gossip without bits": lambda: talks.method,
         "auto for rounds, which tells curvature": lambda: rounds,
     }
 

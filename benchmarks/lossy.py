@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from _costs import Costs, Instances
+from _costs import Costs, Instances, gossip
 from _kept import Kept
 from _measure import verdict
 from graphs import GRAPHS
 
 from milodo.algorithms import Algorithm, ProxED
-from milodo.algorithms.auto import Facts, gossips, learn, made
+from milodo.algorithms.auto import learn
 from milodo.bench.tuning import Search, tune
-from milodo.network import Network, StackedNetwork, degraded
+from milodo.network import StackedNetwork, degraded
 from milodo.problems import Lasso, instance_seeds, optimum
 from milodo.topology import topology
 from milodo.words import amount
@@ -45,11 +44,6 @@ def links(graph: str, outage: float) -> Any:
     return degraded(StackedNetwork(graph), outage=outage)
 
 
-def gossip(facts: Facts, net: Network, d: int) -> Algorithm:
-    """What auto takes for bytes if it may not sum over a tree."""
-    return made(min(gossips(facts, net, d, None), key=lambda candidate: candidate.cost("bytes")).parameters)
-
-
 def compare(graph: str, count: int) -> dict[str, Any]:
     """Medians of gossip under outages, on links that hold, and of Prox-ED."""
     family, seeds = Lasso(topology(graph).n, 300, 10, 0.1), instance_seeds("test", count)
@@ -58,9 +52,9 @@ def compare(graph: str, count: int) -> dict[str, Any]:
     def costs(method: Algorithm, outage: float, most: int, *, learns: bool = True) -> Costs:
         return instances.costs(method, links(graph, outage), [GAP], most=most, learns=learns)
 
-    facts = learn(instances.problem, links(graph, OUTAGE))
-    failing = gossip(facts, links(graph, OUTAGE), family.d)
-    holding = gossip(replace(facts, reliable=True), links(graph, 0.0), family.d)
+    failing, holding = (
+        gossip(learn(instances.problem, links(graph, outage)), links(graph, outage), family.d) for outage in (OUTAGE, 0.0)
+    )
     ours = costs(failing, OUTAGE, MOST)
     found = {"label": failing.label, "ours": ours.needed, "trusting": costs(holding, 0.0, MOST).needed, "trusts": holding.label}
     # Prox-ED, for no longer than it takes to be hopeless.
