@@ -22,7 +22,7 @@ import torch
 from _costs import Costs, Instances, gossip
 from torch import Tensor
 
-from milodo.algorithms import Algorithm, Remembering, TreeAPG
+from milodo.algorithms import AcceleratedED, Algorithm, Remembering, TreeAPG
 from milodo.algorithms.auto import choose, learn
 from milodo.algorithms.tree_apg import Here, OverTree, Source
 from milodo.learned.checkpoint import load_optimizer
@@ -67,6 +67,8 @@ def rows(graph: str, problem: Problem) -> dict[str, Callable[[], Algorithm]]:
     rounds = choose("rounds", facts, net, problem.d).algorithm
     assert isinstance(fewest, Remembering)
     talks = gossip(facts, net, problem.d)
+    bare = talks.method
+    assert isinstance(bare, AcceleratedED)
 
     def learned() -> Algorithm:
         optimizer, _ = load_optimizer("milodo-plus")
@@ -78,8 +80,8 @@ def rows(graph: str, problem: Problem) -> dict[str, Callable[[], Algorithm]]:
         "without momentum": lambda: Remembering(TreePG(), fewest.form),
         "without bits (64)": TreeAPG,
         "gossip, without sums over a tree": lambda: talks,
-        "gossip without momentum": lambda: replace(talks, method=replace(talks.method, momentum=0.0)),
-        "gossip without bits": lambda: talks.method,
+        "gossip without momentum": lambda: replace(talks, method=replace(bare, momentum=0.0)),
+        "gossip without bits": lambda: bare,
         "auto for rounds, which tells curvature": lambda: rounds,
     }
 
