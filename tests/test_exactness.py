@@ -28,8 +28,8 @@ def setting(request: pytest.FixtureRequest) -> tuple[Problem, StackedNetwork, Re
 
 
 @torch.no_grad()
-def last_x(method: Algorithm, problem: Problem, net: Network, steps: int) -> torch.Tensor:
-    return next(itertools.islice(iterate(method, problem, net), steps, None)).x
+def last_x(method: Algorithm, problem: Problem, net: Network, steps: int, x0: torch.Tensor | None = None) -> torch.Tensor:
+    return next(itertools.islice(iterate(method, problem, net, x0=x0), steps, None)).x
 
 
 def gap(problem: Problem, x: torch.Tensor, reference: Reference) -> torch.Tensor:
@@ -39,11 +39,15 @@ def gap(problem: Problem, x: torch.Tensor, reference: Reference) -> torch.Tensor
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.exact])
 def test_exact_methods_close_the_gap_on_every_graph(name, build, setting):
+    """Within 1500 iterations; what is reached is not left (tests/laws/test_algorithm_laws.py)."""
     problem, net, reference = setting
-    x = last_x(build(name, problem), problem, net, 1500)
-    assert gap(problem, x, reference).max() < GAP
-    # The gap is of second order in the distance to the optimum, agreement of first.
-    assert consensus_error(x, OBSERVER).max() < GAP**0.5
+    with torch.no_grad():
+        for state in itertools.islice(iterate(build(name, problem), problem, net), 0, 1501, 50):
+            off, apart = gap(problem, state.x, reference).max(), consensus_error(state.x, OBSERVER).max()
+            # The gap is of second order in the distance to the optimum, agreement of first.
+            if off < GAP and apart < GAP**0.5:
+                return
+    raise AssertionError(f"a gap of {off:.1e}, nodes apart by {apart:.1e}")
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.exact])
@@ -59,10 +63,9 @@ def test_a_smaller_step_stalls_nearer(name, build, setting):
     """The distance at which Prox-DGD stops is of the order of γ."""
     problem, net, _ = setting
     gamma = build(name, problem).gamma
-    errors = [
-        consensus_error(last_x(build(name, problem, gamma=step), problem, net, 3000), OBSERVER).max()
-        for step in (gamma, gamma / 4)
-    ]
+    both = build(name, problem, gamma=torch.tensor([gamma, gamma / 4], dtype=torch.float64).view(2, 1, 1, 1))
+    x = last_x(both, problem, net, 3000, x0=torch.stack((problem.start(),) * 2))
+    errors = consensus_error(x, OBSERVER).amax(-1)
     assert errors[1] < 0.7 * errors[0]  # a quarter in the limit of small γ; a half on the slowly mixing tree
 
 

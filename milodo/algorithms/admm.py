@@ -76,8 +76,9 @@ class ADMM(Algorithm):
         a = state.a + self.sigma / self.gamma * D
         v = state.x - (D / self.gamma + a) / mu
         rho, root = 1 / (L + mu), (1 + L / mu).sqrt()
+        beta = (root - 1) / (root + 1)
         x = e = state.x
         for _ in range(self.inner):
             last, x = x, problem.prox(e - rho * (problem.grad(e) + mu * (e - v)), rho)
-            e = x + (root - 1) / (root + 1) * (x - last)
+            e = x + beta * (x - last)
         return State(x, a)

@@ -151,14 +151,13 @@ class Guarded(Algorithm):
         risen = full & (recent > RISEN * state.least.maximum(rest))
         fine = GROWN * k * usual >= D  # not so where D is no number
         alarm = ~fine | risen | (turns >= TURNS)
-        level = (state.level + alarm).minimum(torch.as_tensor(self.last(net)).to(D)).maximum(levels.highest)
         after = State(
             x=inner.x,
             inner=inner,
             start=state.start,
             slope=state.slope,
             move=move,
-            level=level,
+            level=state.level,
             k=k,
             usual=usual,
             largest=largest,
@@ -166,6 +165,9 @@ class Guarded(Algorithm):
             least=torch.where(full, state.least.minimum(recent), state.least),
             turns=turns,
         )
+        if not bool((alarm | (levels.highest > state.level)).any()):  # as nearly always
+            return after
+        level = (state.level + alarm).minimum(torch.as_tensor(self.last(net)).to(D)).maximum(levels.highest)
         anew = self._begun(state.start, level, state.slope, problem, net)
         return chosen(level > state.level, anew, after)
 

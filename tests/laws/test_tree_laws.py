@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -31,6 +32,19 @@ def net(request: pytest.FixtureRequest) -> StackedNetwork:
 
 def some(net: StackedNetwork, *batch: int, d: int = 3) -> torch.Tensor:
     return torch.randn(*batch, net.n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+class Last:
+    """Keeps the state a run ended in, for a longer run to go on after."""
+
+    def __init__(self) -> None:
+        self.after: tuple[int, Any] | None = None
+
+    def last(self, first: Any) -> tuple[int, Any] | None:
+        return self.after
+
+    def keep(self, k: int, state: Any) -> None:
+        self.after = k, state
 
 
 def test_the_tree_spans_the_graph_by_its_edges_and_is_as_low_as_can_be(net):
@@ -133,19 +147,19 @@ def test_safe_parameters_converge_on_every_graph_or_say_that_none_do(name, graph
         except InvalidInput as error:
             assert name == "prox-atc" and "below 1 - √2" in str(error)
             small = ProxATC(gamma=0.1 / float(even.lipschitz().max()))  # ... and so it is: it never comes to rest
-            resting = [solve(small, even, net, Stop(steps=steps)).x for steps in (1000, 2000)]
+            kept = Last()
+            resting = [solve(small, even, net, Stop(steps=steps), keeper=kept).x for steps in (1000, 2000)]
             assert all(float(off_by(even, x, OBSERVER, Units.of(even, OBSERVER)).worst.max()) > 1e-3 for x in resting)
             method = METHODS[name].safe(float(problem.lipschitz().max()), net := StackedNetwork(graph, "lazy"))
-        units, steps = Units.of(problem, OBSERVER), 1000
-        result = solve(method, problem, net, Stop(steps=steps, tolerance=1e-6, every=50))
+        kept, steps = Last(), 1000
+        result = solve(method, problem, net, Stop(steps=steps, tolerance=1e-6, every=50), keeper=kept)
         if result.status is Status.CONVERGED:
             continue
         assert result.status is Status.STEPS
-        if method.exact:
-            later = solve(method, problem, net, Stop(steps=4 * steps))
-            assert later.status is Status.STEPS
-            was, now = (float(off_by(problem, run.x, OBSERVER, units).worst.max()) for run in (result, later))
-            assert now < 0.7 * was, f"{method} on {net.topology} is off by {was:.1e}, and later by {now:.1e}"
+        if method.exact:  # a third, so that no moment of a run that goes up and down will do
+            was = float(off_by(problem, result.x, OBSERVER, Units.of(problem, OBSERVER)).worst.max())
+            later = solve(method, problem, net, Stop(steps=4 * steps, tolerance=was / 3, every=50), keeper=kept)
+            assert later.status is Status.CONVERGED, f"{method} on {net.topology} is off by {was:.1e}, and by hardly less later"
 
 
 @pytest.mark.parametrize("family", [Lasso(6, 8, 20, 0.1), Logistic(6, 5, 20, 0.01)], ids=lambda family: family.name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from unit_cases import SMALL, certified_and_wrong, rescaled, runs
 from milodo.algorithms import METHODS, Guarded
 from milodo.bench.recorder import Limits, Recorder, record
 from milodo.fit import Site, Task, fit_here
-from milodo.loop import Stop, solve
+from milodo.loop import Result, Stop, solve
 from milodo.metrics import judged_point
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import (
@@ -62,20 +64,30 @@ def lasso() -> LinearModel:
     return Lasso(6, 8, 20, 0.1).sample([0, 1])
 
 
+@pytest.fixture(scope="module")
+def until_solved(build) -> Callable[..., Result]:
+    """until_solved(method, problem): a run on a ring."""
+    stop = Stop(steps=5000, tolerance=1e-7, every=7)
+    return lambda method, problem: solve(build(method, problem), problem, StackedNetwork("ring(6)"), stop)
+
+
+@pytest.fixture(scope="module")
+def in_ordinary_units(lasso, until_solved) -> Callable[..., Result]:
+    """in_ordinary_units(method, reg): made once, for all examples."""
+    return cache(lambda method, reg: until_solved(method, LeastSquares(lasso.A, lasso.b, reg)))
+
+
 @pytest.mark.parametrize("method", EXACT)
 @pytest.mark.parametrize("reg", [Zero(), L1(0.1), Box(-0.3, 0.4)], ids=str)
 @settings(max_examples=4)
 @given(target=TARGETS, feature=FEATURES)
-def test_a_run_stops_at_the_same_iteration_in_any_units(lasso, build, method, reg, target, feature):
+def test_a_run_stops_at_the_same_iteration_in_any_units(lasso, until_solved, in_ordinary_units, method, reg, target, feature):
     # Primal-Dual has one γ for x and for y, which are measured in different units: it stays in those of its features.
     feature = 1.0 if method == "primal-dual" else feature
     if METHODS[method].remembers:  # a scale has 16 bits and its power of two: other units may round it the other way
         target, feature = (2.0 ** round(math.log2(unit)) for unit in (target, feature))
-    found, scale = [], target / feature
-    for problem in (LeastSquares(lasso.A, lasso.b, reg), rescaled(lasso, reg, target, feature)):
-        stop = Stop(steps=5000, tolerance=1e-7, every=7)
-        found.append(solve(build(method, problem), problem, StackedNetwork("ring(6)"), stop))
-    here, there = found
+    here, there = in_ordinary_units(method, reg), until_solved(method, rescaled(lasso, reg, target, feature))
+    scale = target / feature
     assert here.status is there.status is Status.CONVERGED
     assert here.k == there.k
     assert close(there.x / scale, here.x) and close(there.objective / target / target, here.objective)

@@ -88,36 +88,62 @@ def stopped_by_clocks(group, observer, net):
     return {"iterations": observer.total(counts).tolist(), "status": result.status.name}
 
 
+def cases(world: int):
+    """Graph, name, method, kind of links and their options, of all that so many processes run."""
+    for graph in (*GRAPHS, LARGE):
+        chosen = {"prox-ed": METHODS["prox-ed"](gamma=SMALL["gamma"])} if graph == LARGE else methods(graph) | remembering(graph)
+        if world == SHARED:
+            chosen = {name: method for name, method in chosen.items() if name.split()[0] in FEW}
+        for name, method in chosen.items():
+            for kind, options in KINDS[: 3 if (graph, name) in SHORT else 2 if (graph, name) in LOSSY else 1]:
+                yield graph, name, method, kind, options
+
+
+def family(graph: str, name: str) -> Lasso:
+    return Lasso(topology(graph).n, D, 8, 0.0 if name == "base-rules" else 0.1)
+
+
+def really(graph, name, method, options):
+    """x at all nodes after a real run, what all sent, what all carried, who observes them, and by which network."""
+    real = DistributedNetwork(graph, timeout=60)
+    observer, net = TreeObserver(real.peers, real.topology.n), degraded(real, **options)
+    x = torch.zeros(2, real.topology.n, D, dtype=torch.float64)
+    x[:, list(net.nodes)] = last(method.at(net.nodes), family(graph, name).sample([0, 1], nodes=net.nodes), net)
+    counts = torch.tensor([net.traffic.bytes, net.traffic.messages, real.peers.carried], dtype=torch.float64)
+    *sent, carried = map(int, observer.total(counts).tolist())
+    return observer.total(x), [net.traffic.rounds, *sent], carried, observer, real
+
+
+def simulated(graph, name, method, options):
+    """x at all nodes in the simulation, and what all sent."""
+    net = degraded(StackedNetwork(graph), **options)
+    x = last(method, family(graph, name).sample([0, 1]), net)
+    return x, [net.traffic.rounds, net.traffic.bytes, net.traffic.messages]
+
+
 def main() -> None:
     torch.set_num_threads(1)
     found = {}
     with joined(60) as group:
-        for graph in (*GRAPHS, LARGE):
-            n = topology(graph).n
-            chosen = (
-                {"prox-ed": METHODS["prox-ed"](gamma=SMALL["gamma"])} if graph == LARGE else methods(graph) | remembering(graph)
-            )
-            if group.world == SHARED:
-                chosen = {name: method for name, method in chosen.items() if name.split()[0] in FEW}
-            for name, method in chosen.items():
-                for kind, options in KINDS[: 3 if (graph, name) in SHORT else 2 if (graph, name) in LOSSY else 1]:
-                    family = Lasso(n, D, 8, 0.0 if name == "base-rules" else 0.1)
-                    real = DistributedNetwork(graph, timeout=60)
-                    observer = TreeObserver(real.peers, n)
-                    net = degraded(real, **options)
-                    x = last(method.at(net.nodes), family.sample([0, 1], nodes=net.nodes), net)
-                    simulation = degraded(StackedNetwork(graph), **options)
-                    expected = last(method, family.sample([0, 1]), simulation)[:, list(net.nodes)]
-                    worst = observer.total(torch.tensor([float((x - expected).abs().max())], dtype=torch.float64))
-                    sent = observer.total(torch.tensor([float(net.traffic.bytes), float(net.traffic.messages)]).double()).tolist()
-                    found[f"{graph} {name} {kind}"] = {
-                        "worst": float(worst),
-                        "size": float(expected.abs().max()),
-                        "sent": [net.traffic.rounds, *map(int, sent)],
-                        "simulated": [simulation.traffic.rounds, simulation.traffic.bytes, simulation.traffic.messages],
-                        "carried": int(observer.total(torch.tensor([float(real.peers.carried)], dtype=torch.float64))),
-                        "alone": group.world == n,
-                    }
+        ran = []
+        for graph, name, method, kind, options in cases(group.world):
+            *facts, observer, real = really(graph, name, method, options)
+            ran.append((graph, name, method, kind, options, *facts))
+        compared = torch.zeros(len(ran), 5, dtype=torch.float64)
+        for k in range(group.rank, len(ran), group.world):  # each process simulates its share, and tells the others
+            graph, name, method, _, options, x, *_ = ran[k]
+            expected, sent = simulated(graph, name, method, options)
+            compared[k] = torch.tensor([(x - expected).abs().max(), expected.abs().max(), *sent], dtype=torch.float64)
+        told = observer.total(compared).tolist()
+        for (graph, name, _, kind, _, _, sent, carried), (worst, size, *counted) in zip(ran, told, strict=True):
+            found[f"{graph} {name} {kind}"] = {
+                "worst": worst,
+                "size": size,
+                "sent": sent,
+                "simulated": [int(number) for number in counted],
+                "carried": carried,
+                "alone": group.world == topology(graph).n,
+            }
         found["clocks"] = stopped_by_clocks(group, observer, real)
         observer.barrier()
     if group.rank == 0:

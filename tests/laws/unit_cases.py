@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -15,7 +16,19 @@ from milodo.algorithms import METHODS
 from milodo.loop import Stop, solve
 from milodo.metrics import mean_point
 from milodo.network import DistributedNetwork, TreeObserver
-from milodo.problems import L1, Box, ElasticNet, Lasso, LeastSquares, LinearModel, NonNegative, Regularizer, Zero, optimum
+from milodo.problems import (
+    L1,
+    Box,
+    ElasticNet,
+    Lasso,
+    LeastSquares,
+    LinearModel,
+    NonNegative,
+    Reference,
+    Regularizer,
+    Zero,
+    optimum,
+)
 from milodo.runtime.group import joined
 
 SMALL = {"prox-ed": {"gamma": 0.5}, "pg-extra": {"gamma": 0.5}, "dapg": {"eta": 0.5, "alpha": 0.3, "K": 2}}
@@ -39,9 +52,14 @@ def rescaled(problem: LinearModel, reg: Regularizer, target: float, feature: flo
     return type(problem)(problem.A * feature, problem.b * target, in_units(reg, target, feature))
 
 
+@cache
+def in_ordinary_units(problem: LinearModel, reg: Regularizer) -> Reference:
+    return optimum(LeastSquares(problem.A, problem.b, reg))
+
+
 def certified_and_wrong(problem: LinearModel, reg: Regularizer, feature: float, target: float) -> bool:
     """Whether any instance says it is solved while its x, back in ordinary units, is not the optimum."""
-    right = optimum(LeastSquares(problem.A, problem.b, reg))
+    right = in_ordinary_units(problem, reg)
     found = optimum(rescaled(problem, reg, target, feature))
     off = (found.x / target * feature - right.x).norm(dim=-1) > 1e-6 * right.x.norm(dim=-1)
     return bool((found.certified & off).any())
