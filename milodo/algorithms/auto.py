@@ -35,7 +35,7 @@ BITS = ((4.0, 6), (20.0, 8))
 BITS_OF_A_ROUND, FREE = 3, 4
 """Of one round, which amplifies nothing: with bounded momentum, where 3 bits took the iterations of 64 on nine graphs and three
 kinds of problems, links down or not; and without a bound, where 3 diverged on complete(12) and 4 cost nothing."""
-PATIENCE, GENTLEST, BOLDEST = 4.0, 0.025, 0.1
+PATIENCE, GENTLEST, BOLDEST = 4.0, 0.025, 0.15
 """σ = 1 - β of one round whose momentum is bounded: so many over the iterations that sums will need, within these. Hard problems
 need momentum, easy ones on weak graphs duals that find their place soon: on tree(31), 30 % of the links down, 450 rounds to 1e-3
 with 0.1 where 0.05 takes 600, and on ring(10) 820 with 0.025 where 0.05 takes more than 1,500."""
