@@ -49,8 +49,7 @@ def test_where_nothing_is_lost_the_trajectory_is_the_methods_own(name, build, pr
 def test_ten_bits_reach_the_certified_optimum(name, build, problem):
     net, best = StackedNetwork("ring(6)"), optimum(problem).x.unsqueeze(-2)
     looks = itertools.islice(iterate(Remembering(build(name, problem), Bits(10)), problem, net), 0, 1301, 25)
-    with torch.no_grad():
-        assert any((state.x - best).norm(dim=-1).max() < 1e-10 for state in looks)
+    assert any((state.x - best).norm(dim=-1).max() < 1e-10 for state in looks)
 
 
 @pytest.mark.parametrize("outage", [0.0, 0.3])
