@@ -306,7 +306,7 @@ def test_a_fit_takes_what_costs_least(links, pay):
     )
     assert np.abs(np.array(fit.coefficients) - theirs.coef_).max() < 1e-6
     if links == "lossy":
-        assert fit.method == "Accelerated-ED, 4 bits"
+        assert fit.method == "Accelerated-ED, 6 bits"
     else:  # a matrix of 400 unknowns costs more bytes than gradients do, and fewer rounds
         assert fit.method == ("Tree-APG, 4 bits" if pay == "bytes" else "Tree-Newton, float16")
 
