@@ -33,9 +33,9 @@ measured on rings of 10 to 100 nodes, paths, grids and trees; with 3 they diverg
 BITS = ((4.0, 6), (20.0, 8))
 """By how much an average may amplify rounding, and the bits its messages then need."""
 BITS_OF_A_ROUND = 3
-"""Of one round, which amplifies nothing, with bounded momentum: 3 bits took the iterations of 64 on nine graphs and three kinds of
-problems, links down or not. Without a bound 3 diverge on complete(12), and 4 take three times the iterations of 6 on breast cancer
-with raw columns at three sites."""
+"""Of one round, which amplifies nothing, with bounded momentum: 3 bits took the iterations of 64 on nine graphs and three kinds
+of problems, links down or not. Without a bound 3 diverge on complete(12), and 4 take three times the iterations of 6 on breast
+cancer with raw columns at three sites."""
 PATIENCE, GENTLEST, BOLDEST = 4.0, 0.025, 0.05
 """σ = 1 - β of one round whose momentum is bounded: so many over the iterations that sums will need, within these. Hard problems
 need momentum: on ring(10), 30 % of the links down, 820 rounds to 1e-3 with 0.025 where 0.05 takes more than 1,500. Easy ones on
