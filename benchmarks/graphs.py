@@ -2,7 +2,8 @@
 
     python benchmarks/graphs.py auto      what auto needs for bytes and for rounds on LASSO(n,300,10,0.1) (minutes)
     python benchmarks/graphs.py dapg      beside it DAPG, tuned with numbers of rounds up to 2/sqrt(gap) (hours)
-    python benchmarks/graphs.py lossy     links down 30 % of the time: auto, and Prox-ED tuned under the same outages (an hour)
+
+Links that fail are the subject of lossy.py.
 
 Names of graphs behind it restrict it; --instances N takes fewer than 32. A race is an ordinary run: records and run.json are in
 runs/graphs/KIND/GRAPH, and what is complete is not run again.
@@ -33,7 +34,6 @@ AUTO: list[dict[str, Any]] = [{"name": "auto"}, {"name": "auto", "pay": "rounds"
 KINDS: dict[str, dict[str, Any]] = {
     "auto": {"methods": AUTO, "gaps": [1e-3, 1e-5], "iterations": 6000},
     "dapg": {"methods": [*AUTO, {"name": "dapg"}], "gaps": [1e-3, 1e-5], "iterations": 6000},
-    "lossy": {"methods": [AUTO[0], {"name": "prox-ed"}], "gaps": [1e-2, 1e-3], "iterations": 20_000, "outage": 0.3},
 }
 
 
@@ -43,7 +43,7 @@ def experiment(graph: str, kind: str, instances: int) -> Any:
     content = {
         "name": kind,
         "problem": {"family": "lasso", "n": n, "d": 300, "N": 10, "lam": 0.1},
-        "network": {"topology": graph, "outage": asked.get("outage", 0.0)},
+        "network": {"topology": graph},
         "run": {"iterations": asked["iterations"], "instances": instances, "batch": together, "stop_gap": stop},
         "tuning": {
             "instances": 4, "iterations": min(asked["iterations"], 6000), "target": asked["gaps"][-1],
