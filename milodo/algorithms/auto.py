@@ -36,11 +36,10 @@ BITS_OF_A_ROUND = 3
 """Of one round, which amplifies nothing, with bounded momentum: 3 bits took the iterations of 64 on nine graphs and three kinds
 of problems, links down or not. Without a bound 3 diverge on complete(12), and 4 take three times the iterations of 6 on breast
 cancer with raw columns at three sites."""
-PATIENCE, GENTLEST, BOLDEST = 4.0, 0.025, 0.05
+PATIENCE, GENTLEST, BOLDEST = 4.0, 0.025, 0.1
 """σ = 1 - β of one round whose momentum is bounded: so many over the iterations that sums will need, within these. Hard problems
 need momentum: on ring(10), 30 % of the links down, 820 rounds to 1e-3 with 0.025 where 0.05 takes more than 1,500. Easy ones on
-weak graphs would like more than 0.05 (tree(31): 450 rounds with 0.1 where 0.05 takes 600), but what looks easy may have columns
-that go together: on diabetes at twenty sites 0.15 takes 4,380 iterations and 0.05 2,680."""
+weak graphs need duals that move: tree(31) 414 rounds with 0.1 and 544 with 0.05, a logistic problem on ring(30) 278 and 572."""
 MORE = 1
 """Further rounds that are considered beyond the fewest that are enough."""
 QUADRATIC, BENDING = 4.0, 8.0
@@ -79,6 +78,8 @@ class Facts:
     """Seconds that a gradient takes at the slowest node; 0 where nobody has measured it."""
     curvatures: tuple[float, ...] | None = None
     """The Lipschitz constants of all nodes, where they differ so much that everybody has to know them."""
+    duals: float = 9.0
+    """Times 1/(0.05 + (1 - θ)²/2), iterations that gossip takes at least, because its duals must find their place."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = Non
     if pay not in PAYS:
         raise unknown("price", pay, PAYS)
     _one_graph(net)
-    harder = replace(facts, sums=min(MOST, HARDER * facts.sums))
+    harder = replace(facts, sums=min(MOST, HARDER * facts.sums), duals=HARDER * facts.duals)
     cases = [candidates(pay, f, net, d, link) for f in (facts, harder)]
     least = [min(candidate.cost(pay) for candidate in case) for case in cases]
     regret = [
@@ -263,17 +264,13 @@ def _gossip(
     return Candidate(name, {**own, "bits": bits}, iterations, A.messages * size, A.rounds, seconds)
 
 
-DUALS = 9.0
-"""Times 1/(0.05 + (1 - θ)²/2) that gossip takes at least: the duals must find their place."""
-
-
 def slower(facts: Facts, theta: float) -> float:
     """Iterations of gossip, where those of exact sums are known: measured on 16 graphs with seven kinds of data (docs/plus.md).
 
     Where nodes hold much the same data it needs hardly more; where their curvatures cancel in the mean, sums can take the longer
     steps that the mean allows, and gossip cannot.
     """
-    duals = DUALS / (DUAL + (1 - theta) ** 2 / 2)
+    duals = facts.duals / (DUAL + (1 - theta) ** 2 / 2)
     return max(facts.sums * max(1.2, 0.9 * facts.L / facts.pooled * (0.4 + 0.6 * theta)), duals)
 
 
@@ -333,14 +330,16 @@ def pooled_guess(problem: Problem, n: int) -> NodeScalar:
 def sums_guess(problem: Problem, pooled: NodeScalar, n: int) -> NodeScalar:
     """4 √κ, as each node can guess it alone [*batch, n]; MOST where it cannot.
 
-    κ is the largest eigenvalue of the mean Hessian over the smallest, which is taken for (1 - √y)² times the mean one, y = d/nN,
-    as it is where samples are independent. Where samples are as few as unknowns it is a penalty that decides: LASSO(n,300,10,0.1)
-    takes 40 iterations to 1e-5 at √y = 0.97, 105 at 1.22 and 201 at 1.73.
+    κ is the largest eigenvalue of the mean Hessian over the smallest, which is taken for (1 - √y)² times the mean of all but the
+    largest (where columns go together that one may be most of the trace), y = d/nN, as it is where samples are independent. Where
+    samples are as few as unknowns it is a penalty that decides: LASSO(n,300,10,0.1) takes 40 iterations to 1e-5 at √y = 0.97, 105
+    at 1.22 and 201 at 1.73.
     """
     known = problem.half()
     if known is None:
         return torch.full_like(pooled, MOST)
     N, _, trace = known
     y = (problem.d / (n * N)).sqrt()
-    kappa = pooled * problem.d / trace / (1 - y).clamp(min=1e-6).square()
+    others = (trace - pooled).clamp(min=0) / (problem.d - 1) if problem.d > 1 else pooled
+    kappa = pooled / others / (1 - y).clamp(min=1e-6).square()
     return torch.where(y < 0.9, 4 * kappa.sqrt(), 40 + 215 * (y - 0.97)).nan_to_num(MOST).clamp(FEWEST, MOST)
