@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Bits,
         Cast,
         DistributedNetwork,
+        Levels,
         Network,
         Observer,
         Outage,
@@ -82,11 +83,11 @@ __all__ = [
     "ADMM", "APAPC", "DAPG", "DPSGD", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules",
     "Bits", "Box", "Cast", "CustomProblem", "DSGDm", "DecentLaM", "DistributedNetwork", "ElasticNet", "Facts", "Family",
     "Gossip", "GradientTracking", "Guarded", "GuardedED", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares",
-    "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage", "PGExtra",
-    "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Reference", "Regularizer", "Remembering",
-    "Result", "Softmax", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic", "TreeAPG",
-    "TreeObserver", "Zero", "choose", "degraded", "gossip", "instance_seeds", "iterate", "learn", "load_optimizer", "optimum",
-    "save_optimizer", "solve",
+    "Levels", "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage",
+    "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Reference", "Regularizer",
+    "Remembering", "Result", "Softmax", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic",
+    "TreeAPG", "TreeObserver", "Zero", "choose", "degraded", "gossip", "instance_seeds", "iterate", "learn", "load_optimizer",
+    "optimum", "save_optimizer", "solve",
 ]  # fmt: skip
 
 ROOMS = (

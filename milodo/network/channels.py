@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput, as_float, quoted, unknown, whole
+from milodo.network.digits import digits_size, pack_digits, unpack_digits
 from milodo.topology import Schedule
 
 
@@ -142,27 +143,30 @@ class TopK(Format):
         return x.abs().topk(self.numbers(x.shape[-1]), dim=-1).indices
 
 
-@dataclass(frozen=True)
-class Bits(Format):
-    """Every number as one of 2ᵇ - 1 equally spaced ones between -s and s, packed; s, the largest magnitude, is sent along.
+class Symbols(Format):
+    """Every number as one of a few equally spaced ones, packed; s, the largest magnitude, is sent along.
 
     Rounding is deterministic, to the nearest. Of s a message has 16 bits and its power of two, so that other units, however far
     off, give the same symbols. What is not finite arrives as NaN: a method that diverges is seen to diverge at both ends.
     """
 
-    b: int
-
     SCALE: ClassVar[int] = 4
     """Bytes of s."""
-
-    def __post_init__(self) -> None:
-        if whole("the number of bits", self.b, least=2) > 10:
-            raise InvalidInput(f"{self.b} bits: between 2 and 10 are packed. Use 'float16' or longer messages instead.")
+    BEYOND: ClassVar[float] = 0.0
+    """How far s lies beyond the last symbol, in units of a symbol."""
 
     @property
+    @abstractmethod
     def most(self) -> int:
         """Symbols are whole numbers from -most to most."""
-        return 2 ** (self.b - 1) - 1
+
+    @abstractmethod
+    def _packed(self, symbols: Tensor) -> Tensor:
+        """Symbols from 0 to 2 most, as bytes."""
+
+    @abstractmethod
+    def _unpacked(self, message: Tensor, d: int) -> Tensor:
+        """What `_packed` was given."""
 
     def encode(self, x: Tensor) -> Tensor:
         mantissa, power = self._scale(x)
@@ -187,9 +191,6 @@ class Bits(Format):
     def numbers(self, d: int) -> int:
         return d
 
-    def size(self, d: int, dtype: torch.dtype) -> int:
-        return self.SCALE + packed_size(d, self.b)
-
     def _scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """s = mantissa/2¹⁶ · 2^(power - BIAS), at least the largest magnitude; a mantissa of 0 says that s is not finite."""
         largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1)
@@ -199,8 +200,8 @@ class Bits(Format):
         return torch.where(fine, mantissa, 0), power.to(torch.int32) + BIAS
 
     def _unit(self, mantissa: Tensor, power: Tensor) -> Tensor:
-        """s / most."""
-        share = torch.where(mantissa > 0, mantissa.double() / (2**15 * self.most), torch.nan)
+        """s / (most + BEYOND)."""
+        share = torch.where(mantissa > 0, mantissa.double() / (2**15 * (self.most + self.BEYOND)), torch.nan)
         return share * 2.0 ** (power.double() - BIAS - 1)  # half the power, which may be one more than fp64 has
 
     def _symbols(self, x: Tensor, unit: Tensor) -> Tensor:
@@ -210,8 +211,25 @@ class Bits(Format):
     def _rounded(self, x: Tensor) -> Tensor:
         return x.round()
 
+
+@dataclass(frozen=True)
+class Bits(Symbols):
+    """Every number as one of 2ᵇ - 1 between -s and s, in b bits."""
+
+    b: int
+
+    def __post_init__(self) -> None:
+        if whole("the number of bits", self.b, least=2) > 10:
+            raise InvalidInput(f"{self.b} bits: between 2 and 10 are packed. Use 'float16' or longer messages instead.")
+
+    @property
+    def most(self) -> int:
+        return 2 ** (self.b - 1) - 1
+
+    def size(self, d: int, dtype: torch.dtype) -> int:
+        return self.SCALE + packed_size(d, self.b)
+
     def _packed(self, symbols: Tensor) -> Tensor:
-        """Symbols from 0 to 2 most, as bytes."""
         return pack(symbols, self.b)
 
     def _unpacked(self, message: Tensor, d: int) -> Tensor:
@@ -219,6 +237,36 @@ class Bits(Format):
 
     def __str__(self) -> str:
         return f"{self.b} bits"
+
+
+@dataclass(frozen=True)
+class Levels(Symbols):
+    """Every number as one of an odd number of levels, the last of them half a step short of s: nothing is off by more than a
+    level's share of s. Five, in 2.34 bits a number, are as good as 3 bits, which are seven that reach s."""
+
+    levels: int
+
+    BEYOND = 0.5
+
+    def __post_init__(self) -> None:
+        if whole("the number of levels", self.levels, least=3) > 255 or self.levels % 2 == 0:
+            raise InvalidInput(f"{self.levels} levels: give an odd number between 3 and 255, so that 0 is one of them.")
+
+    @property
+    def most(self) -> int:
+        return self.levels // 2
+
+    def size(self, d: int, dtype: torch.dtype) -> int:
+        return self.SCALE + digits_size(d, self.levels)
+
+    def _packed(self, symbols: Tensor) -> Tensor:
+        return pack_digits(symbols.to(torch.int64), self.levels)
+
+    def _unpacked(self, message: Tensor, d: int) -> Tensor:
+        return unpack_digits(message, self.levels, d)
+
+    def __str__(self) -> str:
+        return f"{self.levels} levels"
 
 
 BIAS = 1100
@@ -286,8 +334,8 @@ FORMATS = ("full", *CASTS, "8-bit", "top-10%")
 
 
 def message_format(name: str) -> Format | None:
-    """'full' sends what there is; 'float16' and its like cast; '6-bit' packs numbers of six bits; 'top-5%' sends the largest
-    twentieth of the coordinates."""
+    """'full' sends what there is; 'float16' and its like cast; '6-bit' packs numbers of six bits, '5-level' one of five levels;
+    'top-5%' sends the largest twentieth of the coordinates."""
     if not isinstance(name, str):
         raise unknown("kind of messages", name, FORMATS)
     if name == "full":
@@ -296,6 +344,8 @@ def message_format(name: str) -> Format | None:
         return Cast(getattr(torch, name))
     if name.endswith("-bit") and name[:-4].isdecimal():
         return Bits(int(name[:-4]))
+    if name.endswith("-level") and name[:-6].isdecimal():
+        return Levels(int(name[:-6]))
     if not (name.startswith("top-") and name.endswith("%")):
         raise unknown("kind of messages", name, FORMATS)
     try:

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from milodo.errors import InvalidInput
-from milodo.network import Bits, Cast, Dithered, Outage, StackedNetwork, TopK, degraded
+from milodo.network import Bits, Cast, Dithered, Levels, Outage, StackedNetwork, TopK, degraded
 
 CHANNELS = {"outage": Outage(0.4, seed=2), "cast": Cast(torch.float16), "top": TopK(0.4)}
 FORMATS = [*map(Cast, (torch.float32, torch.float16, torch.bfloat16)), *map(TopK, (0.1, 0.4, 1.0)), *map(Bits, range(2, 11))]
+FORMATS += map(Levels, (3, 5, 7, 255))
 FORMATS += [Dithered(b, torch.rand(5, 11, generator=torch.Generator().manual_seed(b))) for b in range(2, 11)]
 D = 7
 NODE_VERBS = {
@@ -66,11 +67,11 @@ def test_what_is_understood_is_what_is_decoded(form, dtype):
     assert form.size(11, dtype) == message.shape[-1] * message.element_size() and message.dtype == form.wire(dtype)
 
 
-@pytest.mark.parametrize("b", range(2, 11))
-def test_bits_are_off_by_half_a_level_at_most_in_any_unit(b):
-    form, x = Bits(b), torch.randn(4, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(b))
+@pytest.mark.parametrize("form", [*map(Bits, range(2, 11)), *map(Levels, range(3, 16, 2))], ids=str)
+def test_symbols_are_off_by_half_a_level_at_most_in_any_unit(form):
+    x = torch.randn(4, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(form.most))
     found = form.decode(form.encode(x), 33, torch.float64)
-    level = x.abs().amax(-1, keepdim=True) / form.most
+    level = 2 * x.abs().amax(-1, keepdim=True) / (form.levels if isinstance(form, Levels) else 2 * form.most)
     assert bool(((found - x).abs() <= 0.5001 * level).all())
     for power in (-1000, 1000):
         assert torch.equal(form.decode(form.encode(x * 2.0**power), 33, torch.float64), found * 2.0**power)

@@ -14,7 +14,7 @@ from milodo.algorithms import ProxED, ProxLEAD
 from milodo.errors import InvalidInput
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Cast, Dithered, StackedNetwork, degraded
-from milodo.network.dithered import pack_digits, unpack_digits
+from milodo.network.digits import pack_digits, unpack_digits
 from milodo.problems import Lasso, optimum
 from milodo.status import Status
 

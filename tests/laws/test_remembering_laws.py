@@ -12,7 +12,7 @@ from milodo.algorithms import METHODS, AcceleratedED, Remembering
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
 from milodo.metrics import consensus_error
-from milodo.network import Bits, Cast, Outage, StackedNetwork, StackedObserver, TopK, degraded
+from milodo.network import Bits, Cast, Levels, Outage, StackedNetwork, StackedObserver, TopK, degraded
 from milodo.problems import Lasso, optimum
 from milodo.topology import Topology
 from milodo.tree import leaves, tree_map
@@ -53,7 +53,7 @@ def test_ten_bits_reach_the_certified_optimum(name, build, problem):
 
 
 @pytest.mark.parametrize("outage", [0.0, 0.3])
-@pytest.mark.parametrize("form", [Bits(4), Bits(9), Cast(torch.float16), TopK(0.5)], ids=str)
+@pytest.mark.parametrize("form", [Bits(4), Bits(9), Levels(5), Cast(torch.float16), TopK(0.5)], ids=str)
 def test_replicas_at_both_ends_are_equal_at_every_step(name, build, problem, form, outage):
     if outage and name not in GOSSIP:
         return
@@ -167,6 +167,9 @@ def test_what_cannot_be_is_refused_in_a_sentence(problem, build):
     for bits in (1, 11, 2.5):
         with pytest.raises(InvalidInput):
             Bits(bits)
+    for levels in (1, 4, 257, 2.5):
+        with pytest.raises(InvalidInput):
+            Levels(levels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
