@@ -297,7 +297,7 @@ def show(row: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[300, 30_000], help="d; N is d/30")
-    parser.add_argument("--instances", type=int, default=3, help="of the smallest size; of others one")
+    parser.add_argument("--instances", type=int, default=3, help="of d = 300; of other sizes one")
     parser.add_argument("--looks", type=int, default=40, help="times a decade of iterations at which the gap is computed")
     asked = parser.parse_args()
     if why := lacking():
@@ -310,7 +310,7 @@ def main() -> None:
         family, parameters = Lasso(NODES, d, d // SHAPE, LAM), {name: tuned(name, d) for name in methods()}
         for name, chosen in parameters.items():
             print(f"{family.name}: {name} tuned to {chosen}", flush=True)
-        for seed in instance_seeds("test", asked.instances if d == min(asked.sizes) else 1):
+        for seed in instance_seeds("test", asked.instances if d == SMALL else 1):
             problem = family.sample([seed])
             best = optimum(problem)
             assert bool(best.certified.all()), best.why
