@@ -81,9 +81,8 @@ def main() -> None:
                 said = f"predicted {chosen.best.cost(pay):10,.0f} measured {costs[chosen.best.name]:10,.0f}"
                 mark = "" if ratio <= NEAR else "<"
                 told = "curvature" if known.newton else "gradients"
-                print(
-                    f"{graph:28s} {name:14s} {told:9s} {pay:8s} {chosen.best.name:34s} {said}   best {cheapest:34s} {ratio:5.2f}x {mark}"
-                )
+                case = f"{graph:28s} {name:14s} {told:9s} {pay:8s}"
+                print(f"{case} {chosen.best.name:34s} {said}   best {cheapest:34s} {ratio:5.2f}x {mark}", flush=True)
     good = sum(ratio <= NEAR for ratio in ratios)
     print(f"within {NEAR}x of the best in {good} of {len(ratios)} (goal: nine tenths) {verdict(good >= ENOUGH * len(ratios))}")
 
