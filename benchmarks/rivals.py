@@ -4,11 +4,11 @@
     python benchmarks/rivals.py "ring(10)"      one of them
     python benchmarks/rivals.py --rivals dapg prox-ed --instances 4 --iterations 600 --points 3      to try it
 
-LASSO(n,300,10,0.1), fp64. Every rival is tuned on 4 instances for fewest bytes to a mean gap of 1e-3 with 4, 6 and 8 bits and,
-where it has a choice, over every operator (numbers of rounds up to 2/sqrt(gap)). A variant runs no further than what the best
-one of its method sent, or 20x what auto sends on the same instances: beyond that it cannot matter. The best variant of each races
-auto on 32 unseen instances. Goal: auto sends at most 1.1x the bytes of the best rival, what its nodes tell each other before the
-start counted.
+LASSO(n,300,10,0.1), fp64. Every rival is tuned on 4 instances for fewest bytes to a mean gap of 1e-3 in five levels, 4, 6 and 8
+bits and, where it has a choice, over every operator (numbers of rounds up to 2/sqrt(gap)). A variant runs no further than what
+the best one of its method sent, or 20x what auto sends on the same instances: beyond that it cannot matter. The best variant of
+each races auto on 32 unseen instances. Goal: auto sends at most 1.1x the bytes of the best rival, what its nodes tell each other
+before the start counted.
 
 Tuned variants are kept in runs/rivals/GRAPH/tuned.json, the race is an ordinary run beside it: what is complete is not run again.
 """
@@ -34,7 +34,7 @@ from milodo.bench.speedup import Speedup, speedup_table
 from milodo.bench.tuning import Parameters, Search, tune
 from milodo.config.experiment import parse_experiment
 from milodo.config.tables import MethodTable
-from milodo.network import StackedNetwork
+from milodo.network import StackedNetwork, message_format
 from milodo.problems import Lasso, Problem, instance_seeds, optimum
 from milodo.topology import topology
 from milodo.words import amount, brief
@@ -45,7 +45,7 @@ WAYS = ("tree", "round", "fitted", "fastmix")
 RIVALS: dict[str, tuple[str | None, ...]] = {
     "dapg": WAYS, "odapg": WAYS, "apapc": (None,), "lepdo": (None,), "prox-ed": (None,), "admm": (None,),
 }  # fmt: skip
-BITS = (4, 6, 8)
+FORMS = ("5-level", "4-bit", "6-bit", "8-bit")
 GAPS = (1e-3, 1e-5)
 TUNED_ON, INSTANCES = 4, 32
 MOST = 6000
@@ -59,12 +59,12 @@ HOPELESS = 20
 
 def variants(name: str) -> Iterator[tuple[str, dict[str, Any], Parameters]]:
     """What a method can be told beside its parameters, short messages first: a name, keys of [[methods]], what is fixed."""
-    for bits in BITS:
+    for form in FORMS:
         for over in RIVALS[name]:
             fixed: Parameters = {"K": 1} if over in ("tree", "round") else {"inner": INNER} if name == "admm" else {}
             label = {"label": f"over {over}, tuned", "over": over} if over else {"label": "tuned"}
-            keys = {"name": name, "messages": f"{bits}-bit", **label}
-            yield f"{name}{f' over {over}' if over else ''}, {bits} bits", keys, fixed
+            keys = {"name": name, "messages": form, **label}
+            yield f"{name}{f' over {over}' if over else ''}, {message_format(form)}", keys, fixed
 
 
 def bytes_of_auto(graph: str, known: Problem, best: torch.Tensor, search: Search) -> float:
