@@ -107,7 +107,10 @@ def draw(found: dict[str, dict[str, Costs]], path: Path) -> None:
             for i, ratio in enumerate(ratios):
                 said = f"{ratio:.3g}x" if math.isfinite(ratio) else f"never in {MOST:,}"
                 panel.text(max(known[i], 1) * 1.08, i, said, va="center", fontsize=9)
-            panel.set(xscale="log", xlim=(0.5, 20 * max(known)), yticks=range(len(names)))
+            panel.set(xscale="log", xlim=(0.5, 4000), yticks=range(len(names)))
+            panel.set_xticks([1, 10, 100, 1000], ["1x", "10x", "100x", "1000x"])
+            panel.minorticks_off()
+            panel.grid(visible=False, axis="y")
             panel.set_title(f"{graph}: bytes to {GAPS[-1]:g}")
             panel.set_yticklabels(names if number == 0 else [""] * len(names))
             panel.invert_yaxis()
