@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_size
 from milodo.algorithms.base import Algorithm
@@ -284,8 +285,8 @@ def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     """What `choose` needs to know, by telling neighbours: the same at every node.
 
     Three sums of one number a node over the tree and one maximum, which floods the graph; where links fail, all by maxima, which
-    are the same at every node whatever is lost (for the mean of guesses, that of the largest and smallest). Where the largest L_i
-    is more than twice the mean and links hold, everybody's. Of a batch of instances it is the worst.
+    are the same at every node whatever is lost (for the mean of guesses, that of the largest and smallest, if sites are alike).
+    Where the largest L_i is more than twice the mean and links hold, everybody's. Of a batch of instances it is the worst.
     """
     _one_graph(net)
     L, n = problem.lipschitz(), net.topology.n
@@ -295,13 +296,27 @@ def learn(problem: Problem, net: Network, *, reliable: bool = True) -> Facts:
     if holds:
         largest, mean = maximum(net, L.unsqueeze(-1)), net.total(own) / n
     else:
-        largest = maximum(net, torch.cat((own, 1 / own[..., 2:]), dim=-1))
-        mean = torch.stack((*largest[..., :2].unbind(-1), (largest[..., 2] / largest[..., 3]).sqrt()), dim=-1)
+        largest = maximum(net, torch.cat((own[..., :2], _guesses(problem, own[..., 2])), dim=-1))
+        mean = torch.cat((largest[..., :2], _guessed(largest[..., 2:])), dim=-1)
     L_mean, guess, iterations = (float(part.max()) for part in mean.unbind(-1))
     most = float(largest[..., 0].max())
     told = everybodys(L, net) if holds and n <= TOLD and most > DIFFERENT * L_mean else None
     newton = None if not problem.knows_hessian else QUADRATIC if problem.quadratic else BENDING
     return Facts(most, L_mean, min(guess, L_mean), iterations, holds, newton, curvatures=told)
+
+
+def _guesses(problem: Problem, guess: NodeScalar) -> Tensor:
+    """What a node floods for `_guessed` [*batch, n, 4]: its guess, one over it, and its number of samples to a power of two."""
+    known = problem.half()
+    size = torch.zeros_like(guess) if known is None else known[0].clamp(min=1).log2().round()
+    return torch.stack((guess, 1 / guess, size, -size), dim=-1)
+
+
+def _guessed(largest: Tensor) -> Tensor:
+    """The geometric mean of the largest and the smallest guess; where sites differ in size, the largest: what a site with a few
+    rows guesses is far off, and too much momentum costs less than too little [*batch, n, 1]."""
+    most, inverse, size, small = largest.split(1, dim=-1)
+    return torch.where(size == -small, (most / inverse).sqrt(), most)
 
 
 def _one_graph(net: Network) -> None:
