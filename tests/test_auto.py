@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from milodo.algorithms import METHODS, Algorithm, Remembering, TreeAPG
-from milodo.algorithms.auto import BENDING, MOST, PAYS, Facts, Link, choose, learn, made, pooled_guess
+from milodo.algorithms.auto import BENDING, MOST, PAYS, Facts, Link, choose, learn, made, pooled_guess, sums_guess
 from milodo.bench.run_file import RunFile
 from milodo.errors import InvalidInput
 from milodo.fit import Task, fit_here
 from milodo.fit.sites import Site
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Network, Outage, StackedNetwork, StackedObserver
-from milodo.problems import L1, CustomProblem, Lasso, Logistic, Problem, optimum
+from milodo.problems import L1, CustomProblem, Lasso, LeastSquares, Logistic, Problem, optimum
 
 GRAPHS = ("ring(10)", "star(8)", "grid(3x4)", "tree(15)", "complete(6)", "path(7)", "ring(1)", "ring(2)")
 SOME = Facts(L=40.0, mean=38.0, pooled=8.0)
@@ -40,6 +40,28 @@ def test_what_is_chosen_costs_what_was_predicted_for_an_iteration(graph, pay, lo
     assert sent.bytes == steps * chosen.best.bytes and sent.rounds == steps * chosen.best.rounds
     if lossy:
         assert all("Tree" not in candidate.name for candidate in (chosen.best, *chosen.others))
+
+
+def test_where_links_fail_guesses_meet_between_sites_that_are_alike_and_else_at_the_largest():
+    net, even = StackedNetwork("ring(8)").through(Outage(0.3)), Lasso(8, 6, 12, 0.1).sample([0])
+    weights = torch.ones_like(even.b)
+    weights[..., 0, 1:] = 0  # one site with a single row
+    for problem, alike in ((even, True), (LeastSquares(even.A, even.b, even.reg, weights), False)):
+        every = sums_guess(problem, pooled_guess(problem, 8), 8)
+        low, high = float(every.min()), float(every.max())
+        assert high > 1.05 * low  # else there would be nothing to see
+        assert learn(problem, net).sums == pytest.approx(math.sqrt(low * high) if alike else high)
+    assert learn(even, StackedNetwork("ring(8)")).sums == pytest.approx(float(sums_guess(even, pooled_guess(even, 8), 8).mean()))
+
+
+def test_one_direction_that_is_most_of_the_curvature_does_not_hide_the_others():
+    """Columns that go together: the mean eigenvalue says nothing of all the small ones."""
+    plain = Lasso(10, 20, 60, 0.01).sample([0])
+    together = LeastSquares(plain.A @ (torch.eye(20, dtype=torch.float64) + 0.5), plain.b, plain.reg)
+    net = StackedNetwork("ring(10)")
+    kappa = [torch.linalg.cond(problem.A.flatten(0, -2)) ** 2 for problem in (plain, together)]
+    assert kappa[1] > 50 * kappa[0]
+    assert learn(together, net).sums > 3 * learn(plain, net).sums
 
 
 @torch.no_grad()
