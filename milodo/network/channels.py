@@ -242,7 +242,7 @@ class Bits(Symbols):
 @dataclass(frozen=True)
 class Levels(Symbols):
     """Every number as one of an odd number of levels, the last of them half a step short of s: nothing is off by more than a
-    level's share of s. Five, in 2.34 bits a number, took the iterations of 3 bits, which are seven that reach s (docs/plus.md)."""
+    level's share of s. Five, in 2.34 bits a number, took the iterations of 3 bits, which are seven that reach s."""
 
     levels: int
 
