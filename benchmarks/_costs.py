@@ -20,7 +20,7 @@ AXES = ("k", "rounds", "bytes")
 
 def gossip(facts: Facts, net: Network, d: int) -> Remembering:
     """What auto takes for bytes if it may not sum over a tree."""
-    found = made(min(gossips(facts, net, d, None), key=lambda candidate: candidate.cost("bytes")).parameters)
+    found = made(min(gossips("bytes", facts, net, d, None), key=lambda candidate: candidate.cost("bytes")).parameters)
     assert isinstance(found, Remembering)
     return found
 

@@ -21,7 +21,7 @@ from _costs import Costs, Instances
 from milodo.algorithms import DAPG, LEPDO, AcceleratedED, Algorithm, GuardedED, Remembering, TreeAPG, TreeNewton
 from milodo.algorithms.uneven import LONGER, priced
 from milodo.network import Bits, StackedNetwork, degraded
-from milodo.network.channels import message_format
+from milodo.network.formats import message_format
 from milodo.problems import Lasso, LeastSquares, Problem, instance_seeds
 from milodo.topology import topology
 from milodo.words import amount

@@ -37,7 +37,9 @@ def test_what_is_chosen_costs_what_was_predicted_for_an_iteration(graph, pay, lo
     result = solve(chosen.algorithm, problem, net, Stop(steps=steps))
     sent = net.traffic - before
     assert vars(result.traffic) == vars(sent)
-    assert sent.bytes == steps * chosen.best.bytes and sent.rounds == steps * chosen.best.rounds
+    # In a code messages are as long as what they say: that is known on average over many, and these are the first few.
+    within = 0.5 if chosen.algorithm.form.varies else 1e-12
+    assert sent.bytes == pytest.approx(steps * chosen.best.bytes, rel=within) and sent.rounds == steps * chosen.best.rounds
     if lossy:
         assert all("Tree" not in candidate.name for candidate in (chosen.best, *chosen.others))
 
@@ -50,7 +52,9 @@ def test_where_links_fail_guesses_meet_between_sites_that_are_alike_and_else_at_
         every = sums_guess(problem, pooled_guess(problem, 8), 8)
         low, high = float(every.min()), float(every.max())
         assert high > 1.05 * low  # else there would be nothing to see
-        assert learn(problem, net).sums == pytest.approx(math.sqrt(low * high) if alike else high)
+        assert learn(problem, net).sums == pytest.approx(
+            math.sqrt(low * high) if alike else high, rel=0.023
+        )  # a 32nd of an octave
     assert learn(even, StackedNetwork("ring(8)")).sums == pytest.approx(float(sums_guess(even, pooled_guess(even, 8), 8).mean()))
 
 
@@ -203,7 +207,7 @@ def _is_below(tree, node, above):
 def test_it_says_what_it_chose_why_and_what_comes_next():
     chosen = choose("bytes", SOME, StackedNetwork("ring(10)"), 300)
     assert chosen.why.startswith("Tree-APG in 4 bits: for fewest bytes, about 437 kB; ")
-    assert chosen.why.endswith("; next best is Accelerated-ED (K = 1) in 5 levels, about 1.17 MB")
+    assert chosen.why.endswith("; next best is Accelerated-ED (K = 1) in 5 levels, coded, about 805 kB")
     assert chosen.prediction["chosen"] == chosen.best.name and len(chosen.prediction["candidates"]) == 1 + len(chosen.others)
     again = made(chosen.best.parameters)
     assert isinstance(again, Remembering) and again == chosen.algorithm
@@ -327,7 +331,7 @@ def test_a_fit_takes_what_costs_least(links, pay):
     )
     assert np.abs(np.array(fit.coefficients) - theirs.coef_).max() < 1e-6
     if links == "lossy":
-        assert fit.method == "Accelerated-ED, 6 bits"
+        assert fit.method == ("Accelerated-ED, 6 bits, coded" if pay == "bytes" else "Accelerated-ED, 6 bits")
     else:  # a matrix of 400 unknowns costs more bytes than gradients do, and fewer rounds
         assert fit.method == ("Tree-APG, 4 bits" if pay == "bytes" else "Tree-Newton, float16")
 

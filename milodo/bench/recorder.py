@@ -76,8 +76,8 @@ class Recorder:
         observer, here = self.observer, self.net.traffic - self.sent_before
         loss, consensus = self.judge.loss(x), observer.agreed(consensus_error(x, observer)).tolist()
         metrics = {name: observer.agreed(value).tolist() for name, value in self.problem.metrics(x, observer).items()}
-        numbers = torch.tensor([here.messages, here.floats, here.bytes], dtype=torch.float64)
-        messages, floats, sent = observer.total(numbers).tolist()
+        numbers = torch.tensor([here.messages, here.floats, *here.of((len(self.seeds),)).tolist()], dtype=torch.float64)
+        messages, floats, *sent = observer.total(numbers).tolist()
         seconds = float(observer.agreed(torch.tensor(seconds, dtype=torch.float64)))
         running = [status is Status.RUNNING for status in self.ended]
         self.judge(k, loss, seconds)
@@ -86,7 +86,7 @@ class Recorder:
                 continue
             row = Record(
                 method=self.method, instance=self.first + b, seed=seed, k=k, rounds=here.rounds, messages=round(messages),
-                floats=round(floats), bytes=round(sent), seconds=seconds, loss=float(loss[b]),
+                floats=round(floats), bytes=round(sent[b]), seconds=seconds, loss=float(loss[b]),
                 gap=float(loss[b]) - float(self.optimum[b]), consensus=consensus[b], status=self.ended[b],
                 metrics={name: values[b] for name, values in metrics.items()},
             )  # fmt: skip

@@ -23,8 +23,8 @@ from milodo.learned.checkpoint import load_optimizer
 from milodo.loop import Keeper, Stop, solve
 from milodo.metrics import Units, mean_point, off_by
 from milodo.network import Network, Observer
-from milodo.network.channels import message_format
 from milodo.network.consensus import maximum
+from milodo.network.formats import message_format
 from milodo.network.probe import probe, slowest
 from milodo.problems.regularizers import Sparing, Zero
 from milodo.problems.sampled import Sampled

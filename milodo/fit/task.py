@@ -10,7 +10,7 @@ from milodo.algorithms.auto import PAYS
 from milodo.errors import InvalidInput, quoted, unknown
 from milodo.files import is_file
 from milodo.fit.pooled import LOSSES
-from milodo.network.channels import message_format
+from milodo.network.formats import message_format
 from milodo.status import Status
 from milodo.topology import GRAPHS, Topology, topology
 

@@ -1,15 +1,17 @@
 """Links between nodes: swap and its calculus, simulated or real, perfect or not; the observer."""
 
 from milodo.network.base import Network, degraded
-from milodo.network.channels import FORMATS, Bits, Cast, Channel, Format, Levels, Outage, TopK, message_format
+from milodo.network.channels import Bits, Cast, Channel, Format, Levels, Outage, TopK
+from milodo.network.coded import Coded
 from milodo.network.distributed import DistributedNetwork, PeerLost, Peers, place
 from milodo.network.dithered import Dithered
+from milodo.network.formats import FORMATS, message_format
 from milodo.network.observer import Observer, StackedObserver, TreeObserver
 from milodo.network.stacked import StackedNetwork
 from milodo.network.traffic import Traffic
 
 __all__ = [
-    "FORMATS", "Bits", "Cast", "Channel", "DistributedNetwork", "Dithered", "Format", "Levels", "Network", "Observer",
+    "FORMATS", "Bits", "Cast", "Channel", "Coded", "DistributedNetwork", "Dithered", "Format", "Levels", "Network", "Observer",
     "Outage", "PeerLost", "Peers", "StackedNetwork", "StackedObserver", "TopK", "Traffic", "TreeObserver", "degraded",
     "message_format", "place",
 ]  # fmt: skip

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, whole
-from milodo.network.channels import Channel, Format, Outage, message_format
+from milodo.network.channels import Channel, Format, Outage
+from milodo.network.formats import message_format
 from milodo.network.levels import Levels
-from milodo.network.memory import Memory, Slot, beside, decoded, encoded, plus, size, understood
+from milodo.network.memory import Memory, Slot, beside, decoded, encoded, lengths, plus, size, sizes, understood
 from milodo.network.routes import Route, Routes
 from milodo.network.sums import Sums
 from milodo.network.traffic import Traffic
@@ -209,8 +210,9 @@ class Network(Sums):
         return net
 
     @abstractmethod
-    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
-        """The transport: what arrives of a message along a route, over the edges that are up (all of them unless said)."""
+    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None, *, varies: bool = False) -> Tensor:
+        """The transport: what arrives of a message along a route, over the edges that are up (all of them unless said). Where
+        messages vary in length, zeros behind their last byte do not travel."""
 
     def _exchange(self, x: Tensor, route: Route, exact: int = 0) -> Exchanged:
         """One round; what comes from another level counts as not heard, like what a link that is down does not carry."""
@@ -245,6 +247,8 @@ class Network(Sums):
         self._count(route, x, form, exact, up)
         if learns:
             said = x if form is None else understood(form, x, exact)
+            if form is not None and form.varies:
+                self._weigh(sizes(form, x.detach(), exact), route, up)
             heard = self._differentiably(said, by_node)
         else:
             said, heard = self._say(x, route, form, exact, up)
@@ -284,7 +288,9 @@ class Network(Sums):
         if form is None:
             return x, self._carry(x, route, up)
         message = encoded(form, x, exact)
-        arrived = self._carry(message, route, up)
+        if form.varies:
+            self._weigh(lengths(message), route, up)
+        arrived = self._carry(message, route, up, varies=form.varies)
         said, heard = (decoded(form, part, x.shape[-1], exact, x) for part in (message, arrived))
         return said, heard
 
@@ -295,6 +301,11 @@ class Network(Sums):
         sent, d = len(route.sent) if up is None else int(up[route.sent].sum()), x.shape[-1]
         numbers = d if form is None else form.numbers(d - exact) + exact
         self.traffic.count(messages=sent, numbers=numbers, size=size(form, d, exact, x))
+
+    def _weigh(self, sizes: Tensor, route: Route, up: Tensor | None = None) -> None:
+        """Counts the bytes of messages that vary in length, by rows of the message [*batch, rows]."""
+        each = sizes.index_select(-1, route.leaving)
+        self.traffic.weigh((each if up is None else each * up[route.sent]).sum(-1))
 
     def swap(self, e: EdgeTensor) -> EdgeTensor:
         """Send e_ij to j, receive e_ji. One round."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput, as_float, quoted, unknown, whole
+from milodo.errors import InvalidInput, as_float, quoted, whole
 from milodo.network.digits import digits_size, pack_digits, unpack_digits
 from milodo.topology import Schedule
 
@@ -49,6 +49,8 @@ class Format(ABC):
 
     sparse: ClassVar[bool] = False
     """Whether coordinates are left out, which suits iterates and not weights, nor sums."""
+    varies: ClassVar[bool] = False
+    """Whether what a message says decides on its length: then zeros behind its last byte, which is none, do not travel."""
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
@@ -68,7 +70,11 @@ class Format(ABC):
 
     @abstractmethod
     def size(self, d: int, dtype: torch.dtype) -> int:
-        """Bytes of a message of d coordinates."""
+        """Bytes of a message of d coordinates, of the longest where they vary."""
+
+    def sizes(self, x: Tensor) -> Tensor:
+        """Bytes of each of these messages, [*, d] -> [*]."""
+        return torch.full(x.shape[:-1], self.size(x.shape[-1], x.dtype))
 
     def wire(self, dtype: torch.dtype) -> torch.dtype:
         """The type of what is sent."""
@@ -152,13 +158,16 @@ class Symbols(Format):
 
     SCALE: ClassVar[int] = 4
     """Bytes of s."""
-    BEYOND: ClassVar[float] = 0.0
-    """How far s lies beyond the last symbol, in units of a symbol."""
 
     @property
     @abstractmethod
     def most(self) -> int:
         """Symbols are whole numbers from -most to most."""
+
+    @property
+    def beyond(self) -> float:
+        """How far s lies beyond the last symbol, in units of a symbol."""
+        return 0.0
 
     @abstractmethod
     def _packed(self, symbols: Tensor) -> Tensor:
@@ -200,8 +209,8 @@ class Symbols(Format):
         return torch.where(fine, mantissa, 0), power.to(torch.int32) + BIAS
 
     def _unit(self, mantissa: Tensor, power: Tensor) -> Tensor:
-        """s / (most + BEYOND)."""
-        share = torch.where(mantissa > 0, mantissa.double() / (2**15 * (self.most + self.BEYOND)), torch.nan)
+        """s / (most + beyond)."""
+        share = torch.where(mantissa > 0, mantissa.double() / (2**15 * (self.most + self.beyond)), torch.nan)
         return share * 2.0 ** (power.double() - BIAS - 1)  # half the power, which may be one more than fp64 has
 
     def _symbols(self, x: Tensor, unit: Tensor) -> Tensor:
@@ -246,8 +255,6 @@ class Levels(Symbols):
 
     levels: int
 
-    BEYOND = 0.5
-
     def __post_init__(self) -> None:
         if whole("the number of levels", self.levels, least=3) > 255 or self.levels % 2 == 0:
             raise InvalidInput(f"{self.levels} levels: give an odd number between 3 and 255, so that 0 is one of them.")
@@ -255,6 +262,10 @@ class Levels(Symbols):
     @property
     def most(self) -> int:
         return self.levels // 2
+
+    @property
+    def beyond(self) -> float:
+        return 0.5
 
     def size(self, d: int, dtype: torch.dtype) -> int:
         return self.SCALE + digits_size(d, self.levels)
@@ -328,30 +339,3 @@ def _together(b: int) -> int:
 
 Channel = Format | Outage | Schedule
 """A network has at most one of each (`Network.through`)."""
-CASTS = ("float32", "float16", "bfloat16")
-FORMATS = ("full", *CASTS, "8-bit", "top-10%")
-"""Names, by example."""
-
-
-def message_format(name: str) -> Format | None:
-    """'full' sends what there is; 'float16' and its like cast; '6-bit' packs numbers of six bits, '5-level' one of five levels;
-    'top-5%' sends the largest twentieth of the coordinates."""
-    if not isinstance(name, str):
-        raise unknown("kind of messages", name, FORMATS)
-    if name == "full":
-        return None
-    if name in CASTS:
-        return Cast(getattr(torch, name))
-    if name.endswith("-bit") and name[:-4].isdecimal():
-        return Bits(int(name[:-4]))
-    if name.endswith("-level") and name[:-6].isdecimal():
-        return Levels(int(name[:-6]))
-    if not (name.startswith("top-") and name.endswith("%")):
-        raise unknown("kind of messages", name, FORMATS)
-    try:
-        percent = float(name[4:-1])
-    except ValueError:
-        percent = 0.0
-    if not 0 < percent <= 100:
-        raise InvalidInput(f"messages = {quoted(name)}: the percentage must lie above 0 and at most at 100, e.g. 'top-10%'.")
-    return TopK(percent / 100)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 
 from milodo.network.base import Network
+from milodo.network.channels import Cast
 from milodo.topology.mixing import DENSE
 from milodo.types import NodeTensor
 
@@ -83,3 +85,16 @@ def maximum(net: Network, x: NodeTensor) -> NodeTensor:
     for _ in range(maximum_rounds(net)):
         x = x.maximum(net.max(net.pull(x)))
     return x
+
+
+OCTAVE = 2.0 ** (np.arange(32) / 32)
+"""Steps of `roughly_maximum` within a factor of two: 2.2 % each, and whole numbers of 16 bits reach from 1e-308 to 1e308."""
+
+
+def roughly_maximum(net: Network, x: NodeTensor) -> NodeTensor:
+    """max_j x_j of positive numbers at every node, the same at each, at most 2.2 % too large: two bytes a number, which counts
+    where links fail and words must be repeated. In units of another power of two it says the same."""
+    share, power = np.frexp(x.cpu().numpy())
+    step = len(OCTAVE) * (power - 1) + np.searchsorted(OCTAVE, 2 * share)  # the next step upwards; no logarithm, which may round
+    largest = maximum(net.through(Cast(torch.int16)), torch.from_numpy(step).to(x)).cpu().numpy().astype(np.int64)
+    return torch.from_numpy(np.ldexp(OCTAVE[largest % len(OCTAVE)], largest // len(OCTAVE))).to(x)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
+from milodo.network.memory import lengths
 from milodo.network.routes import Route
 from milodo.topology import Topology, topology
 
@@ -74,13 +75,16 @@ class Inbox:
     def take(self) -> tuple[Tensor, Any]:
         """Where the next message will be, and the wait for it; room for the one after it is made as well."""
         while len(self._posted) < self.ahead:
-            buffer = self._free.pop() if self._free else torch.empty(self.size, dtype=torch.uint8)
+            buffer = self._free.pop().zero_() if self._free else torch.zeros(self.size, dtype=torch.uint8)
             self._posted.append((buffer, dist.irecv(buffer, self.rank, tag=tag(self.size))))
         return self._posted.popleft()
 
-    def read(self, buffer: Tensor, into: Tensor) -> None:
+    def read(self, buffer: Tensor, into: Tensor, varies: bool) -> None:
         """A message that has come; its memory is free again."""
-        into.view(-1).view(torch.uint8).copy_(buffer)
+        if varies:
+            untrimmed(buffer, into)
+        else:
+            into.view(-1).view(torch.uint8).copy_(buffer)
         self._free.append(buffer)
 
 
@@ -108,6 +112,40 @@ class Wait(NamedTuple):
 
 def _size(message: Tensor) -> int:
     return message.numel() * message.element_size()
+
+
+PREFIX = 4
+"""Bytes of a row's length, where several rows travel together."""
+
+
+def room(message: Tensor) -> int:
+    """The longest that `trimmed` can be, which both ends know."""
+    rows = message.numel() // message.shape[-1]
+    return _size(message) + (PREFIX * rows if rows > 1 else 0)
+
+
+def trimmed(message: Tensor) -> Tensor:
+    """The bytes of rows that vary in length, without the zeros at their ends: of one row just these, of several (nodes that share
+    a process) their lengths before them."""
+    rows, ends = message.flatten(0, -2), lengths(message.flatten(0, -2))
+    every = torch.cat([row[:end] for row, end in zip(rows, ends.tolist(), strict=True)])
+    return every if len(rows) == 1 else torch.cat((ends.to(torch.int32).view(torch.uint8), every))
+
+
+def untrimmed(buffer: Tensor, into: Tensor) -> None:
+    """What was trimmed, with its zeros again; behind what came the buffer has zeros."""
+    rows = into.view(-1, into.shape[-1])
+    if len(rows) == 1:
+        rows[0].copy_(buffer)
+        return
+    start, width = PREFIX * len(rows), rows.shape[-1]
+    ends = buffer[:start].view(torch.int32).tolist()
+    if not all(0 <= end <= width for end in ends):
+        raise InvalidInput(f"a message has rows of {ends} bytes, where {width} are the most. Do both ends run one experiment?")
+    rows.zero_()
+    for row, end in zip(rows, ends, strict=True):
+        row[:end] = buffer[start : start + end]
+        start += end
 
 
 def tag(size: int) -> int:
@@ -158,19 +196,27 @@ class Peers:
             for rank, work in itertools.zip_longest(ranks[: len(works)], works)
         ]
 
-    def rounds(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Wait]:
-        """The same for what is said in one round of many: the other end is told ahead that we shall listen in the next, too."""
+    def rounds(
+        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], *, varies: bool = False
+    ) -> list[Wait]:
+        """The same for what is said in one round of many: the other end is told ahead that we shall listen in the next, too.
+
+        Where messages vary in length, zeros at their end do not travel (`trimmed`).
+        """
         if dist.get_backend() != "gloo":
+            self.carried += sum(_size(message) for _, message in sends)
             return self.exchange(sends, receives)
         waits = []
         for rank, into in receives:
             with self._noticing([rank]):
-                inbox = self._inboxes[rank, _size(into)]
+                inbox = self._inboxes[rank, room(into) if varies else _size(into)]
                 buffer, work = inbox.take()
-            waits.append(Wait([rank], work, partial(inbox.read, buffer, into)))
+            waits.append(Wait([rank], work, partial(inbox.read, buffer, into, varies)))
         for rank, message in sends:
+            said, size = (trimmed(message), room(message)) if varies else (message, _size(message))
+            self.carried += _size(said)
             with self._noticing([rank]):
-                waits.append(Wait([rank], dist.isend(message, rank, tag=tag(_size(message)))))
+                waits.append(Wait([rank], dist.isend(said, rank, tag=tag(size))))
         return waits
 
     def wait(self, waits: Sequence[Wait]) -> None:
@@ -223,7 +269,7 @@ class DistributedNetwork(Network):
     def at_step(self, k: int) -> Network:
         return self._view(k)
 
-    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
+    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None, *, varies: bool = False) -> Tensor:
         """Sends every link its rows and puts what arrives where it belongs; arcs inside this process are local."""
         message = message.detach()
         links = route.links if up is None else [link.over(up) for link in route.links]
@@ -233,8 +279,7 @@ class DistributedNetwork(Network):
         sends = [(link.rank, leaving) for link, (leaving, _) in zip(links, buffers, strict=True) if len(link.going)]
         receives = [(link.rank, arriving) for link, (_, arriving) in zip(links, buffers, strict=True) if len(link.coming)]
         self.peers.doing = f"in iteration {self.k}, round {self.traffic.rounds}"
-        self.peers.carried += sum(_size(leaving) for _, leaving in sends)
-        waits = self.peers.rounds(sends, receives)
+        waits = self.peers.rounds(sends, receives, varies=varies)
         inside = message.index_select(-2, route.rows)
         if route.places is not None:
             shape = (*message.shape[:-2], route.arrivals, message.shape[-1])

@@ -65,11 +65,11 @@ def _tree(count: int) -> Any:
 
 
 def encoded(form: Format, x: Tensor, exact: int) -> Tensor:
-    """A message through a format, the last `exact` columns as they are."""
+    """A message through a format; the last `exact` columns come first, as they are."""
     if not exact:
         return form.encode(x)
     body, tail = x[..., :-exact], x[..., -exact:]
-    return torch.cat((_as_bytes(form.encode(body)), _as_bytes(tail)), dim=-1)
+    return torch.cat((_as_bytes(tail), _as_bytes(form.encode(body))), dim=-1)
 
 
 def decoded(form: Format, message: Tensor, d: int, exact: int, like: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ def decoded(form: Format, message: Tensor, d: int, exact: int, like: Tensor) -> 
     if not exact:
         return form.decode(message, d, like.dtype)
     width = exact * like.element_size()
-    body = form.decode(_from_bytes(message[..., :-width], form.wire(like.dtype)), d - exact, like.dtype)
-    return torch.cat((body, _from_bytes(message[..., -width:], like.dtype)), dim=-1)
+    body = form.decode(_from_bytes(message[..., width:], form.wire(like.dtype)), d - exact, like.dtype)
+    return torch.cat((body, _from_bytes(message[..., :width], like.dtype)), dim=-1)
 
 
 def understood(form: Format, x: Tensor, exact: int) -> Tensor:
@@ -87,9 +87,19 @@ def understood(form: Format, x: Tensor, exact: int) -> Tensor:
 
 
 def size(form: Format | None, d: int, exact: int, like: Tensor) -> int:
-    """Bytes of such a message."""
+    """Bytes of such a message; 0 where it depends on what it says."""
     number = like.element_size()
-    return d * number if form is None else form.size(d - exact, like.dtype) + exact * number
+    return d * number if form is None else 0 if form.varies else form.size(d - exact, like.dtype) + exact * number
+
+
+def sizes(form: Format, x: Tensor, exact: int) -> Tensor:
+    """Bytes of each of these messages [*]."""
+    return form.sizes(x[..., : x.shape[-1] - exact]) + exact * x.element_size()
+
+
+def lengths(message: Tensor) -> Tensor:
+    """Bytes [*] up to the last one that is not 0, of messages [*, width]."""
+    return ((message != 0) * torch.arange(1, message.shape[-1] + 1, device=message.device)).amax(-1)
 
 
 def _as_bytes(x: Tensor) -> Tensor:

@@ -63,6 +63,8 @@ class Route:
     """The undirected edge each arrival took."""
     sent: Tensor
     """The undirected edge of every message that leaves a node held here."""
+    leaving: Tensor
+    """And its row of the message."""
     senders: Tensor
     """The row in a NodeTensor of each node held here that sends; along the tree the message has these rows and no others."""
 
@@ -157,9 +159,9 @@ class Routes:
             going, coming, out, back = map(self._tensor, (rows[to], place[by], edges[to], edges[by]))
             links.append(Link(rank, going, coming, out, back))
         places = None if bool(inside.sum() == arriving.sum()) else self._tensor(place[inside])
-        heard, taken, sent = map(self._tensor, (receivers[arriving], edges[arriving], edges[leaving]))
+        heard, taken, sent, out = map(self._tensor, (receivers[arriving], edges[arriving], edges[leaving], rows[leaving]))
         sending = self._tensor(np.zeros(0) if senders is None else senders)
-        return Route(self._tensor(rows[inside]), places, tuple(links), int(arriving.sum()), heard, taken, sent, sending)
+        return Route(self._tensor(rows[inside]), places, tuple(links), int(arriving.sum()), heard, taken, sent, out, sending)
 
     def _tensor(self, numbers: np.ndarray) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(numbers), dtype=torch.long, device=self.device)

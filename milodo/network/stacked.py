@@ -12,7 +12,7 @@ from torch import Tensor
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
 from milodo.network.channels import Channel, Format
-from milodo.network.memory import understood
+from milodo.network.memory import sizes, understood
 from milodo.network.routes import Route
 from milodo.topology import Schedule, Topology
 from milodo.types import EdgeTensor, NodeTensor
@@ -36,7 +36,7 @@ class StackedNetwork(Network):
     ) -> None:
         super().__init__(graph, weights, dtype=dtype, device=device)
 
-    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
+    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None, *, varies: bool = False) -> Tensor:
         return message.index_select(-2, route.rows)
 
     def _differentiably(self, x: Tensor, by_node: bool) -> EdgeTensor:
@@ -46,15 +46,25 @@ class StackedNetwork(Network):
     def _say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # Nothing is packed that nobody carries.
         said = x if form is None else understood(form, x, exact)
+        if form is not None and form.varies:
+            self._weigh(sizes(form, x, exact), route, up)
         return said, said.index_select(-2, route.rows)
 
     def _scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
         # What would come down is what the root has.
         root = x.narrow(-2, self.topology.tree.root, 1)
+        if form is not None and form.varies:
+            size = sizes(form, root, exact)
+            for hop in self.routes.down:
+                self._weigh(size.expand(*size.shape[:-1], len(hop.senders)), hop)
         said = root if form is None or self.n == 1 else understood(form, root, exact)
         return said.expand_as(x).contiguous()
 
     def _told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
+        if form is not None and form.varies:
+            known = sizes(form, x, exact).repeat(*[1] * (x.ndim - 2), self.n)  # every node passes on what each has said
+            for hop in self.routes.flood:
+                self._weigh(known, hop)
         return x if form is None else understood(form, x, exact)
 
 

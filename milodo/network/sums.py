@@ -11,7 +11,7 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network.channels import Format, Outage
-from milodo.network.memory import Memory, Slot, beside, decoded, encoded, plus
+from milodo.network.memory import Memory, Slot, beside, decoded, encoded, lengths, plus
 from milodo.network.routes import Route, Routes
 from milodo.topology import Schedule, Topology
 from milodo.types import NodeTensor
@@ -34,7 +34,7 @@ class Sums(ABC):
         """Nodes held here."""
 
     @abstractmethod
-    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
+    def _carry(self, message: Tensor, route: Route, up: Tensor | None = None, *, varies: bool = False) -> Tensor:
         """The transport."""
 
     @abstractmethod
@@ -44,6 +44,17 @@ class Sums(ABC):
     @abstractmethod
     def _count(self, route: Route, x: Tensor, form: Format | None, exact: int = 0, up: Tensor | None = None) -> None:
         """One round."""
+
+    @abstractmethod
+    def _weigh(self, sizes: Tensor, route: Route, up: Tensor | None = None) -> None:
+        """The bytes of messages that vary in length."""
+
+    def _passed_on(self, message: Tensor, hop: Route, form: Format | None) -> Tensor:
+        """What arrives of messages that go on as they came."""
+        varies = form is not None and form.varies
+        if varies:
+            self._weigh(lengths(message), hop)
+        return self._carry(message, hop, varies=varies)
 
     def total(self, x: NodeTensor, exact: int = 0) -> NodeTensor:
         """Σ_j x_j over all nodes, the very same numbers at every node.
@@ -106,7 +117,7 @@ class Sums(ABC):
         n, own = self.topology.n, torch.tensor([row * self.topology.n + node for row, node in enumerate(self.nodes)])
         known = message.new_zeros(*message.shape[:-2], self.n * n, message.shape[-1]).index_copy(-2, own, message)
         for hop in self.routes.flood:
-            known = known.index_copy(-2, hop.receivers, self._carry(known, hop))
+            known = known.index_copy(-2, hop.receivers, self._passed_on(known, hop, form))
         known = known[..., :n, :]  # all nodes held here have heard the same
         return known if form is None else decoded(form, known, x.shape[-1], exact, x)
 
@@ -143,7 +154,8 @@ class Sums(ABC):
         has the very same numbers."""
         message = x if form is None or not self.routes.down else encoded(form, x, exact)
         for hop in self.routes.down:
-            message = message.index_copy(-2, hop.receivers, self._carry(message.index_select(-2, hop.senders), hop))
+            part = message.index_select(-2, hop.senders)
+            message = message.index_copy(-2, hop.receivers, self._passed_on(part, hop, form))
         return message if form is None or not self.routes.down else decoded(form, message, x.shape[-1], exact, x)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
 
 
 @dataclass
@@ -14,29 +18,48 @@ class Traffic:
     messages: int = 0
     """One per directed edge and round."""
     floats: int = 0
-    bytes: int = 0
+    even: int = 0
+    """Bytes of messages that are as long for one instance as for another."""
+    varying: dict[torch.Size, Tensor] = field(default_factory=dict)
+    """Those of the others, by the shape of the batch and then by instance."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all messages; where they vary in length, the mean over the instances of a batch."""
+        return self.even + sum(round(float(each.double().mean())) for each in self.varying.values())
+
+    def of(self, batch: Sequence[int]) -> Tensor:
+        """Bytes for each instance of a batch of this shape."""
+        own = self.varying.get(torch.Size(batch), torch.zeros(*batch, dtype=torch.int64))
+        others = replace(self, varying={shape: each for shape, each in self.varying.items() if shape != own.shape})
+        return own + others.bytes
 
     def count(self, *, messages: int, numbers: int, size: int) -> None:
         """One round of messages, each with so many numbers in so many bytes."""
         self.rounds += 1
         self.messages += messages
         self.floats += messages * numbers
-        self.bytes += messages * size
+        self.even += messages * size
+
+    def weigh(self, each: Tensor) -> None:
+        """Bytes of messages that vary in length, by instance [*batch]."""
+        self.varying[each.shape] = self.varying[each.shape] + each if each.shape in self.varying else each
 
     def widen(self, since: Traffic, instances: int) -> None:
         """Counts what was sent since then for every one of so many instances: they travelled in the same messages, and were no
         simulation but work that one user needs."""
         sent = self - since
         self.floats += (instances - 1) * sent.floats
-        self.bytes += (instances - 1) * sent.bytes
+        self.even += (instances - 1) * sent.bytes
 
     def snapshot(self) -> Traffic:
-        return replace(self)
+        return replace(self, varying=dict(self.varying))
 
     def __sub__(self, start: Traffic) -> Traffic:
         return Traffic(
             self.rounds - start.rounds,
             self.messages - start.messages,
             self.floats - start.floats,
-            self.bytes - start.bytes,
+            self.even - start.even,
+            {shape: each - start.varying.get(shape, 0) for shape, each in self.varying.items()},
         )

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from milodo.errors import InvalidInput
-from milodo.network import Bits, Cast, Dithered, Levels, Outage, StackedNetwork, TopK, degraded
+from milodo.network import Bits, Cast, Coded, Dithered, Levels, Outage, StackedNetwork, TopK, degraded
 
 CHANNELS = {"outage": Outage(0.4, seed=2), "cast": Cast(torch.float16), "top": TopK(0.4)}
 FORMATS = [*map(Cast, (torch.float32, torch.float16, torch.bfloat16)), *map(TopK, (0.1, 0.4, 1.0)), *map(Bits, range(2, 11))]
 FORMATS += map(Levels, (3, 5, 7, 255))
+FORMATS += map(Coded, (Levels(5), Bits(4), Bits(9)))
 FORMATS += [Dithered(b, torch.rand(5, 11, generator=torch.Generator().manual_seed(b))) for b in range(2, 11)]
 D = 7
 NODE_VERBS = {

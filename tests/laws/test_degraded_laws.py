@@ -15,7 +15,7 @@ from milodo.learned import MiLoDo
 from milodo.loop import iterate
 from milodo.metrics import consensus_error, mean_point
 from milodo.network import Outage, StackedNetwork, StackedObserver, degraded, message_format
-from milodo.network.consensus import maximum
+from milodo.network.consensus import maximum, roughly_maximum
 from milodo.problems import Lasso, optimum
 from milodo.topology import EXAMPLES, topology
 
@@ -102,6 +102,12 @@ def test_everybody_hears_the_largest_number_although_links_fail(graph, seed):
     net = make(graph, outage=0.4, seed=seed)
     x = torch.from_numpy(np.random.default_rng(seed).random((net.n, 3)))
     assert torch.equal(maximum(net, x), x.amax(0).expand(net.n, 3))
+    before = net.traffic.snapshot()
+    rough, sent = roughly_maximum(net, x), net.traffic - before
+    assert sent.bytes == 3 * 2 * sent.messages  # two bytes a number
+    assert torch.equal(rough, rough[:1].expand(net.n, 3)) and bool(((x.amax(0) <= rough) & (rough < 1.022 * x.amax(0))).all())
+    for power in (-900, 900):  # in units of another power of two it is the same
+        assert torch.equal(roughly_maximum(net, x * 2.0**power), rough * 2.0**power)
 
 
 def test_outages_are_drawn_alike_wherever_they_are_drawn():

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from trajectories import FEW, GRAPHS, LARGE, LOSSY, REMEMBERING, SHARED, SHORT
+from trajectories import CODED, FEW, GRAPHS, LARGE, LOSSY, REMEMBERING, SHARED, SHORT
 
 from milodo.algorithms import METHODS
 from milodo.learned import LEARNED
+from milodo.network.distributed import PREFIX
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from real import together
@@ -21,6 +22,7 @@ INSTANCES = 2
 CASES = [
     f"{graph} {name} perfect" for graph in GRAPHS for name in (*METHODS, *LEARNED, *(f"{name} in bits" for name in REMEMBERING))
 ]
+CASES += [f"{graph} {name} in code perfect" for graph in CODED for name in REMEMBERING]
 CASES += [f"{graph} {name} {kind}" for graph, name in SHORT for kind in ("lossy", "short")]
 CASES += [f"{graph} {name} lossy" for graph, name in LOSSY]
 CASES.append(f"{LARGE} prox-ed perfect")
@@ -52,8 +54,9 @@ def test_real_trajectories_equal_simulated_ones(found, case):
     assert facts["size"] < 1e3, "a diverging trajectory compares nothing"
     assert facts["worst"] < AGREE
     assert facts["sent"] == facts["simulated"]
-    if facts["alone"]:  # every message crosses from one process to another: what is counted is what travels, for two instances
-        assert facts["carried"] == INSTANCES * facts["sent"][1]
+    if facts["alone"]:  # every message crosses from one process to another: what is counted is what travels
+        lengths = PREFIX * INSTANCES * facts["sent"][2] if "in code" in case else 0  # of rows that travel together
+        assert facts["carried"] == facts["sent"][1] + lengths
 
 
 def test_processes_whose_clocks_differ_stop_at_one_iteration(found):

@@ -134,7 +134,7 @@ def test_everybody_learns_everybodys_curvature_only_where_they_differ():
 def test_auto_considers_them_and_makes_what_it_says():
     problem, net = uneven_problem(25, 100.0, d=30, N=5), StackedNetwork("grid(5x5)")
     facts = learn(problem, net)
-    names = [candidate.name for candidate in gossips(facts, net, 30, None)]
+    names = [candidate.name for candidate in gossips("bytes", facts, net, 30, None)]
     assert sum("own steps" in name for name in names) == 1
     chosen = choose("rounds", facts, net, 30)
     own = next(c for c in (chosen.best, *chosen.others) if "own steps" in c.name)

@@ -15,7 +15,7 @@ import torch
 from milodo.algorithms import METHODS, Remembering
 from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo, Plus
 from milodo.loop import Stop, iterate, solve
-from milodo.network import Bits, DistributedNetwork, StackedNetwork, TreeObserver, degraded
+from milodo.network import Bits, Coded, DistributedNetwork, Levels, StackedNetwork, TreeObserver, degraded
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
 from milodo.topology import topology
@@ -31,6 +31,7 @@ levels."""
 KINDS = (("perfect", {}), ("lossy", {"outage": 0.3}), ("short", {"messages": "float16"}))
 SHORT = [(GRAPHS[0], "prox-ed"), (GRAPHS[0], "milodo")]
 LOSSY = [*((GRAPHS[2], f"{name} in bits") for name in ("prox-ed", "milodo", "guarded-ed")), (GRAPHS[2], "prox-lead")]
+LOSSY += [(GRAPHS[2], "prox-ed in code"), (GRAPHS[2], "guarded-ed in code")]
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
 STEPS, D = 20, 7
@@ -43,11 +44,19 @@ WILD = {"gamma": 3.0, "momentum": 0.999, "dual": 1.0, "K": 1}
 
 
 REMEMBERING = FEW
-"""These, too, with messages of a few bits and a memory: by node, in several rounds, by arc, over a tree, all to all."""
+"""These, too, with messages of a few bits and a memory: by node, in several rounds, by arc, over a tree, all to all. On two
+graphs in a code, too, in which messages vary in length."""
+CODED = (GRAPHS[0], GRAPHS[2])
 
 
 def remembering(graph: str) -> dict:
-    return {f"{name} in bits": Remembering(method, Bits(5)) for name, method in methods(graph).items() if name in REMEMBERING}
+    forms = {"bits": Bits(5)} | ({"code": Coded(Levels(5))} if graph in CODED else {})
+    return {
+        f"{name} in {word}": Remembering(method, form)
+        for name, method in methods(graph).items()
+        for word, form in forms.items()
+        if name in REMEMBERING
+    }
 
 
 def methods(graph: str) -> dict:
@@ -109,7 +118,7 @@ def really(graph, name, method, options):
     observer, net = TreeObserver(real.peers, real.topology.n), degraded(real, **options)
     x = torch.zeros(2, real.topology.n, D, dtype=torch.float64)
     x[:, list(net.nodes)] = last(method.at(net.nodes), family(graph, name).sample([0, 1], nodes=net.nodes), net)
-    counts = torch.tensor([net.traffic.bytes, net.traffic.messages, real.peers.carried], dtype=torch.float64)
+    counts = torch.tensor([int(net.traffic.of((2,)).sum()), net.traffic.messages, real.peers.carried], dtype=torch.float64)
     *sent, carried = map(int, observer.total(counts).tolist())
     return observer.total(x), [net.traffic.rounds, *sent], carried, observer, real
 
@@ -118,7 +127,7 @@ def simulated(graph, name, method, options):
     """x at all nodes in the simulation, and what all sent."""
     net = degraded(StackedNetwork(graph), **options)
     x = last(method, family(graph, name).sample([0, 1]), net)
-    return x, [net.traffic.rounds, net.traffic.bytes, net.traffic.messages]
+    return x, [net.traffic.rounds, int(net.traffic.of((2,)).sum()), net.traffic.messages]
 
 
 def main() -> None:
