@@ -77,6 +77,8 @@ class State(NamedTuple):
     trend: Tensor
     calm: Tensor
     """Iterations since the node's last restart."""
+    lost: NodeTensor
+    """What rounding has kept from y so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +178,7 @@ class AcceleratedED(OverAverage):
                 f"{self.label}: steps of {len(self.steps)} nodes, but {net.topology} has {net.topology.n}. Give one a node."
             )
         zero = torch.zeros_like(x0[..., :1])
-        return State(x0, x0, torch.zeros_like(x0), zero + 1, zero, zero)
+        return State(x0, x0, torch.zeros_like(x0), zero + 1, zero, zero, torch.zeros_like(x0))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         most, sigma = self.allowed(net)
@@ -198,8 +200,12 @@ class AcceleratedED(OverAverage):
         v = self.A(net).defect(z, self.on(net))
         if net.schedule is not None:
             v = CHANGING * v
-        y = state.y + sigma / gamma * v
+        # Summed as Kahan (1965) does: near rest v is tiny beside y, and would be rounded the same way in every iteration.
+        added = sigma / gamma * v + state.lost
+        y = state.y + added
+        lost = added - (y - state.y)
         x = z - v
         trend = MEMORY * state.trend + (1 - MEMORY) * dot(e - z, x - state.x)
         restart = (trend > 0) & (state.calm >= APART)
-        return State(x, state.x, y, torch.where(restart, 1.0, t), trend, torch.where(restart, 0.0, state.calm + 1))
+        t, calm = torch.where(restart, 1.0, t), torch.where(restart, 0.0, state.calm + 1)
+        return State(x, state.x, y, t, trend, calm, lost)

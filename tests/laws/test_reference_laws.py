@@ -11,7 +11,20 @@ from sklearn.linear_model import LogisticRegression as SklearnLogistic
 
 from milodo.errors import InvalidInput
 from milodo.network import StackedObserver
-from milodo.problems import L1, Box, Lasso, LeastSquares, LinearModel, Logistic, NonNegative, Problem, Reference, Zero, optimum
+from milodo.problems import (
+    L1,
+    Box,
+    Lasso,
+    LeastSquares,
+    LinearModel,
+    Logistic,
+    NonNegative,
+    Problem,
+    Reference,
+    Zero,
+    optimum,
+    reference,
+)
 from milodo.problems.certify import Certifier
 
 OBSERVER = StackedObserver()
@@ -166,3 +179,21 @@ def test_single_precision_is_refused():
     problem: Problem = Lasso(4, 6, 10).sample([0], dtype=torch.float32)
     with pytest.raises(InvalidInput, match=r"needs float64, but the problem is in torch\.float32"):
         optimum(problem)
+
+
+@pytest.mark.parametrize("family", [Lasso(4, 60, 10, 0.1), Logistic(4, 20, 30, 0.1)], ids=lambda family: family.name)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_large_problems_are_solved_with_the_curvature_of_all_data(family, weighted, monkeypatch):
+    """Where products of all rows are too many to compute, it is found by products with vectors."""
+    problem = family.sample([0, 1])
+    if weighted:
+        weights = torch.rand(problem.b.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        problem = type(problem)(problem.A, problem.b, problem.reg, weights)
+    together = reference._pooled(problem)
+    ratio = reference._lanczos(together) / together.lipschitz()
+    assert bool((ratio > 1).all()) and bool((ratio < 1.03).all())
+    expected = optimum(problem)
+    monkeypatch.setattr(reference, "GRAM_LIMIT", 0)
+    found = optimum(problem)
+    assert bool(found.certified.all())
+    torch.testing.assert_close(found.value, expected.value, rtol=1e-12, atol=0)
