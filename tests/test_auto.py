@@ -192,7 +192,7 @@ def test_deep_trees_whose_edges_carry_more_take_more_bits(graph, bits):
     below = [sum(_is_below(tree, node, above) for node in range(n)) for above in range(n) if above != tree.root]
     assert tree.carried == pytest.approx(math.sqrt(sum(below) / n))
     chosen = choose("bytes", SOME, net, 30)
-    assert chosen.best.parameters == {"bits": bits}
+    assert chosen.best.parameters == {"bits": bits, "coded": 1}
     problem = Lasso(n, 30, 3, 0.1).sample([0])
     best = optimum(problem)
     assert solve(chosen.algorithm, problem, net, Stop(steps=60)).objective - best.value < 1e-4 * best.value
@@ -206,7 +206,7 @@ def _is_below(tree, node, above):
 
 def test_it_says_what_it_chose_why_and_what_comes_next():
     chosen = choose("bytes", SOME, StackedNetwork("ring(10)"), 300)
-    assert chosen.why.startswith("Tree-APG in 4 bits: for fewest bytes, about 437 kB; ")
+    assert chosen.why.startswith("Tree-APG in 4 bits, coded: for fewest bytes, about 369 kB; ")
     assert chosen.why.endswith("; next best is Accelerated-ED (K = 1) in 5 levels, coded, about 805 kB")
     assert chosen.prediction["chosen"] == chosen.best.name and len(chosen.prediction["candidates"]) == 1 + len(chosen.others)
     again = made(chosen.best.parameters)
@@ -333,7 +333,7 @@ def test_a_fit_takes_what_costs_least(links, pay):
     if links == "lossy":
         assert fit.method == ("Accelerated-ED, 6 bits, coded" if pay == "bytes" else "Accelerated-ED, 6 bits")
     else:  # a matrix of 400 unknowns costs more bytes than gradients do, and fewer rounds
-        assert fit.method == ("Tree-APG, 4 bits" if pay == "bytes" else "Tree-Newton, float16")
+        assert fit.method == ("Tree-APG, 4 bits, coded" if pay == "bytes" else "Tree-Newton, float16")
 
 
 def test_seconds_of_simulated_links_must_be_said():

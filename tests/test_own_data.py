@@ -73,7 +73,7 @@ def test_many_features_are_iterated_and_what_curvatures_would_need_is_said():
     X = rng.standard_normal((120, 400)) * 10 ** rng.uniform(-3, 3, 400)
     y = X[:, :5] @ (1 / X[:, :5].std(0)) + rng.standard_normal(120)
     fit = fit_here(uneven(X, y, 4), Task(target="y", l1=0.2, standardise=True))
-    assert fit.method == "Tree-APG, 4 bits" and "curvatures of 400 features would be 648 kB a message" in fit.why
+    assert fit.method == "Tree-APG, 4 bits, coded" and "curvatures of 400 features would be 648 kB a message" in fit.why
     Z = (X - X.mean(0)) / X.std(0)
     model = Lasso(alpha=0.2, tol=1e-14, max_iter=10**6).fit(Z, y)
     assert fit.status is Status.CONVERGED and np.array(fit.standardised) == pytest.approx(model.coef_, abs=1e-6)

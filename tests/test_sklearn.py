@@ -141,7 +141,7 @@ def test_ten_digits_need_gradients_in_four_bits_and_are_scikit_learns():
     digits = load_digits()
     X, y = digits.data / 16, digits.target
     ours = DecentralizedLogisticRegression(C=0.1).fit(X, y, sites=uneven(len(y)))
-    assert ours.coef_.shape == (10, 64) and ours.fit_.method == "Tree-APG, 4 bits" and ours.bytes_ < 1_000_000
+    assert ours.coef_.shape == (10, 64) and ours.fit_.method == "Tree-APG, 4 bits, coded" and ours.bytes_ < 1_000_000
     same(ours, theirs.LogisticRegression(C=0.1, **NEWTON).fit(X, y))
 
 

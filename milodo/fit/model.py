@@ -195,7 +195,9 @@ def _as_chosen(chosen: Chosen, why: str) -> Plan:
     best, method = chosen.best, chosen.algorithm
     every = LOOKS["curvatures" if "newton" in best.parameters else "sums" if method.rounds is None else "gossip"]
     rounds = "1 round" if best.rounds == 1 else f"{best.rounds:g} rounds"
-    each = f"{amount(round(best.bytes))} in {rounds}, in each iteration" + (" on average" if "newton" in best.parameters else "")
+    each = f"{amount(round(best.bytes))} in {rounds}, in each iteration" + (
+        " on average" if {"newton", "coded"} & set(best.parameters) else ""
+    )
     return Plan(method.label, why, each, method, dict(best.parameters), every)
 
 
@@ -222,7 +224,8 @@ def link_of(task: Task, net: Network) -> Link | None:
 
 def _each(method: Algorithm, d: int, net: Network) -> str:
     size = method.form.size(d, net.dtype) / d if isinstance(method, Remembering) else net.dtype.itemsize
-    return f"{amount(round(size * method.floats_on(net, d)))} in {method.rounds_on(net)} rounds, in each iteration"
+    most = "at most " if isinstance(method, Remembering) and method.form.varies else ""
+    return f"{most}{amount(round(size * method.floats_on(net, d)))} in {method.rounds_on(net)} rounds, in each iteration"
 
 
 def _as_asked(task: Task, problem: Sampled, net: Network) -> Plan:
