@@ -26,7 +26,7 @@ from milodo.algorithms import AcceleratedED, Algorithm, Remembering, TreeAPG
 from milodo.algorithms.auto import choose, learn
 from milodo.algorithms.tree_apg import Here, OverTree, Source
 from milodo.learned.checkpoint import load_optimizer
-from milodo.network import StackedNetwork
+from milodo.network import Coded, StackedNetwork
 from milodo.problems import Lasso, Problem, instance_seeds
 from milodo.report.figures import RC, new_figure, save_figure
 from milodo.topology import topology
@@ -65,7 +65,8 @@ def rows(graph: str, problem: Problem) -> dict[str, Callable[[], Algorithm]]:
     facts = learn(problem, net)
     fewest = choose("bytes", facts, net, problem.d).algorithm
     rounds = choose("rounds", facts, net, problem.d).algorithm
-    assert isinstance(fewest, Remembering)
+    assert isinstance(fewest, Remembering) and isinstance(fewest.form, Coded)
+    plain = fewest.form.form
     talks = gossip(facts, net, problem.d)
     bare = talks.method
     assert isinstance(bare, AcceleratedED)
@@ -78,6 +79,7 @@ def rows(graph: str, problem: Problem) -> dict[str, Callable[[], Algorithm]]:
         "auto for bytes": lambda: fewest,
         "with learning (milodo-plus)": learned,
         "without momentum": lambda: Remembering(TreePG(), fewest.form),
+        "without the code": lambda: Remembering(TreeAPG(), plain),
         "without bits (64)": TreeAPG,
         "gossip, without sums over a tree": lambda: talks,
         "gossip without momentum": lambda: replace(talks, method=replace(bare, momentum=0.0)),

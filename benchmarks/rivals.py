@@ -7,8 +7,8 @@
 LASSO(n,300,10,0.1), fp64. Every rival is tuned on 4 instances for fewest bytes to a mean gap of 1e-3 in five levels, 4, 6 and 8
 bits and, where it has a choice, over every operator (numbers of rounds up to 2/sqrt(gap)). A variant runs no further than what
 the best one of its method sent, or 20x what auto sends on the same instances: beyond that it cannot matter. The best variant of
-each, its messages coded like auto's (which changes no iteration), races auto on 32 unseen instances. Goal: auto sends at most 1.1x the bytes of the best rival, what its nodes tell each other
-before the start counted.
+each, its messages coded like auto's, which changes no iteration, races auto on 32 unseen instances. Goal: auto sends at most
+1.1x the bytes of the best rival, what its nodes tell each other before the start counted.
 
 Tuned variants are kept in runs/rivals/GRAPH/tuned.json, the race is an ordinary run beside it: what is complete is not run again.
 """
