@@ -2,7 +2,7 @@
 
     python benchmarks/parts.py bits         iterations with messages of 64, 8, 6, 4 and 3 bits
     python benchmarks/parts.py curvature    rounds and bytes of Tree-Newton with curvatures of 64, 16 and 8 bits
-    python benchmarks/parts.py outages      rounds of Accelerated-ED where links are down 30 % of the time, and where they hold
+    python benchmarks/parts.py code         bytes of messages in a code and without it, and the time it takes
     python benchmarks/parts.py guard        iterations of Accelerated-ED: bare, guarded, and guarded with bad constants
     python benchmarks/parts.py uneven       rounds with one step for all, and with steps of each node's own
 
@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
 from collections.abc import Sequence
 
 import torch
-from _costs import Costs, Instances
+from _costs import Costs, Instances, gossip
+from _measure import medians
 
 from milodo.algorithms import DAPG, LEPDO, AcceleratedED, Algorithm, GuardedED, Remembering, TreeAPG, TreeNewton
+from milodo.algorithms.auto import choose, learn
 from milodo.algorithms.uneven import LONGER, priced
-from milodo.network import Bits, StackedNetwork, degraded
+from milodo.network import Bits, Coded, Format, StackedNetwork
 from milodo.network.formats import message_format
 from milodo.problems import Lasso, LeastSquares, Problem, instance_seeds
 from milodo.topology import topology
@@ -57,12 +60,12 @@ def own(problem: Problem, net: StackedNetwork) -> AcceleratedED:
 
 def bits(count: int) -> None:
     table("method", "graph", "64 bits", "8", "6", "4", "3")
-    gossip = {"DAPG, K = 3": DAPG(eta=0.0908, alpha=0.0126, K=3),
-              "LEPDO, four constants": LEPDO(gamma=0.0495, alpha=0.0326, c_s=0.0642, c_u=1.89)}  # fmt: skip
+    tuned = {"DAPG, K = 3": DAPG(eta=0.0908, alpha=0.0126, K=3),
+             "LEPDO, four constants": LEPDO(gamma=0.0495, alpha=0.0326, c_s=0.0642, c_u=1.89)}  # fmt: skip
     for graph in ("ring(10)", "tree(31)", "grid(5x5)"):
         instances = lasso(graph, count)
         methods: dict[str, Algorithm] = {"Tree-APG": TreeAPG(), "Accelerated-ED": own(instances.problem, StackedNetwork(graph))}
-        for name, method in (methods | (gossip if graph == "ring(10)" else {})).items():
+        for name, method in (methods | (tuned if graph == "ring(10)" else {})).items():
             forms = [method, *(Remembering(method, Bits(b)) for b in (8, 6, 4, 3))]
             row(name, graph, *(said(instances.costs(each, StackedNetwork(graph), GAPS, most=2000), "k") for each in forms))
 
@@ -79,16 +82,28 @@ def curvature(count: int) -> None:
             row(graph, name, said(costs, "rounds", 3), said(costs, "bytes", 3))
 
 
-def outages(count: int) -> None:
-    table("graph", "rounds to 1e-3 / 1e-5, links hold", "30 % of the time down", "bytes", "down")
-    for graph in ("ring(10)", "path(10)", "grid(5x5)", "tree(31)", "star(20)", "ring(40)"):
-        instances, cells = lasso(graph, count), []
-        for p in (0.0, 0.3):
-            failing = degraded(StackedNetwork(graph), outage=0.3)  # the constants are those of links that may fail in both
-            method = Remembering(own(instances.problem, failing), Bits(6))  # type: ignore[arg-type]
-            costs = instances.costs(method, degraded(StackedNetwork(graph), outage=p), GAPS, most=4000)  # type: ignore[arg-type]
-            cells.append((said(costs, "rounds"), said(costs, "bytes")))
-        row(graph, cells[0][0], cells[1][0], cells[0][1], cells[1][1])
+def spoken(forms: dict[str, Format], d: int) -> list[float]:
+    """Seconds of a processor to write and to read a message in which most numbers lie far below the largest."""
+    x = torch.randn(1, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) ** 3
+    tasks = {name: lambda form=form: form.decode(form.encode(x), d, x.dtype) for name, form in forms.items()}
+    return list(medians(tasks, repeats=30, inner=10, clock=time.process_time).values())
+
+
+def code(count: int) -> None:
+    """Of messages that are sent on the way to 1e-3: their bytes, and what writing and reading one takes beside packing it."""
+    table("method", "graph", "d", "bytes, plain", "coded", "to write and read one: plain", "coded")
+    for graph, d in (("ring(10)", 300), ("ring(10)", 3000), ("tree(31)", 300)):
+        family, seeds = Lasso(topology(graph).n, d, d // 30, 0.1), instance_seeds("test", min(count, 2 if d > 300 else 8))
+        instances = Instances(family.sample(seeds), seeds)
+        facts = learn(instances.problem, StackedNetwork(graph))
+        for method in (choose("bytes", facts, StackedNetwork(graph), d).algorithm, gossip(facts, StackedNetwork(graph), d)):
+            assert isinstance(method, Remembering) and isinstance(method.form, Coded)
+            net = StackedNetwork(graph)
+            costs, coded, plain = instances.costs(method, net, [d / 3e5], most=2000), method.form, method.form.form
+            each = costs.median("bytes", 0) / (net.traffic.messages / net.traffic.rounds * costs.median("rounds", 0))
+            exact = 8 if isinstance(method.method, TreeAPG) else 0
+            times = (f"{1e6 * seconds:.0f} µs" for seconds in spoken({"plain": plain, "coded": coded}, d))
+            row(method.method.label, graph, f"{d:,}", str(exact + plain.size(d, torch.float64)), f"{each:.0f}", *times)
 
 
 def guard(count: int) -> None:
@@ -96,8 +111,9 @@ def guard(count: int) -> None:
     for graph in ("ring(10)", "grid(5x5)", "tree(31)", "star(20)", "path(10)"):
         instances, net = lasso(graph, count), StackedNetwork(graph)
         bare, L = own(instances.problem, net), float(instances.problem.lipschitz().max())
-        bad = GuardedED(gamma=10 * bare.gamma, momentum=0.999, dual=20 * bare.allowed(net)[1], K=bare.K, floor=1.2 / L)
-        good = GuardedED(gamma=bare.gamma, K=bare.K, floor=min(bare.gamma, 1.2 / L))
+        sigma = bare.allowed(net)[1] if bare.dual is None else bare.dual
+        bad = GuardedED(**{**bare.chosen, "gamma": 10 * bare.gamma, "momentum": 0.999, "dual": 20 * sigma}, floor=1.2 / L)
+        good = GuardedED(**bare.chosen, floor=min(bare.gamma, 1.2 / L))
         row(graph, *(said(instances.costs(m, StackedNetwork(graph), GAPS, most=3000), "k") for m in (bare, good, bad)))
 
 
@@ -129,7 +145,7 @@ def uneven(count: int) -> None:
         row(graph, words, *(said(instances.costs(m, StackedNetwork(graph), gaps, most=3000), "rounds") for m in ways))
 
 
-PARTS = {"bits": bits, "curvature": curvature, "outages": outages, "guard": guard, "uneven": uneven}
+PARTS = {"bits": bits, "curvature": curvature, "code": code, "guard": guard, "uneven": uneven}
 
 
 def main() -> None:

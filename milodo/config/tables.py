@@ -174,7 +174,8 @@ class TuningTable(Table):
     """Mean gap over the tuning instances that a method should reach soonest. Where a problem knows no optimum, as those of
     networks, the lowest mean loss after `iterations` decides instead."""
     cost: Literal["iterations", "rounds", "bytes"] = "iterations"
-    """What 'soonest' counts; bytes are those that candidates really send."""
+    """What 'soonest' counts; bytes are those that candidates really send, where messages are coded in an iteration as many as the
+    mean of all candidates."""
     points: Annotated[int, Field(ge=3, le=1000)] = 13
     """Grid points of a method's only parameter."""
     points_each: Annotated[int, Field(ge=3, le=100)] = 7
@@ -204,7 +205,7 @@ class MethodTable(Table):
     pay: Literal["bytes", "rounds", "seconds"] | None = None
     """Of 'auto': what it is to need least of; bytes unless given."""
     messages: str | None = None
-    """It sends differences from what it said before, each end with a replica: '4-bit', 'float16', 'top-10%', ..."""
+    """It sends differences from what it said before, each end with a replica: '4-bit', '5-level-coded', 'float16', ..."""
     over: str | None = None
     """How a method that can choose brings the nodes together: 'fastmix', 'chebyshev', 'fitted', 'tree' or 'round'."""
 
