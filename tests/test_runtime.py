@@ -188,7 +188,7 @@ NODE = ["-m", "milodo", "node", "--target", "progression", "--l1", "1", "--stand
 
 WAYS = {
     "moments": (["--target", "progression"], "Moments"),
-    "gossip": (["--target", "progression", "--links", "lossy", "--graph", "path"], "Accelerated-ED, 6 bits"),
+    "gossip": (["--target", "progression", "--links", "lossy", "--graph", "path"], "Accelerated-ED, 6 bits, coded"),
     "newton": (["--target", "target", "--loss", "logistic"], "Newton on sums"),
 }
 

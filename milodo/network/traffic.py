@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+COUNTS = ("rounds", "messages", "floats", "even")
+"""Whole numbers of a Traffic."""
 
 
 @dataclass
@@ -54,6 +58,20 @@ class Traffic:
 
     def snapshot(self) -> Traffic:
         return replace(self, varying=dict(self.varying))
+
+    def to_json(self) -> dict[str, Any]:
+        varying = [[list(shape), each.flatten().tolist()] for shape, each in self.varying.items()]
+        return {**{name: getattr(self, name) for name in COUNTS}, "varying": varying}
+
+    def restore(self, kept: Any) -> None:
+        """What `to_json` gave; ValueError where it did not."""
+        if not isinstance(kept, dict) or set(kept) != {*COUNTS, "varying"}:
+            raise ValueError("no counts of messages")
+        counts = {name: int(kept[name]) for name in COUNTS}
+        varying = {torch.Size(shape): torch.tensor(each, dtype=torch.int64).reshape(shape) for shape, each in kept["varying"]}
+        for name, count in counts.items():
+            setattr(self, name, count)
+        self.varying = varying
 
     def __sub__(self, start: Traffic) -> Traffic:
         return Traffic(

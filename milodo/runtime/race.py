@@ -107,7 +107,7 @@ class Processes(Place):
 
         def notes() -> dict[str, Any]:
             rows = [[{**asdict(row), "status": row.status.name} for row in rows] for rows in recorder.rows]
-            return {"seconds": watch.seconds, "rows": rows, "sent_before": vars(recorder.sent_before)}
+            return {"seconds": watch.seconds, "rows": rows, "sent_before": recorder.sent_before.to_json()}
 
         def restored(notes: dict[str, Any] | None) -> None:
             """Puts records, seconds and counters back."""
@@ -115,8 +115,7 @@ class Processes(Place):
                 watch.seconds = float(notes["seconds"])
                 recorder.rows = [[Record(**{**row, "status": Status[row["status"]]}) for row in rows] for rows in notes["rows"]]
                 recorder.ended = [rows[-1].status for rows in recorder.rows]
-                for name, value in notes["sent_before"].items():
-                    setattr(recorder.sent_before, name, int(value))
+                recorder.sent_before.restore(notes["sent_before"])
             self.meet(f"{where}/restored")
 
         snapshots.notes, snapshots.restored = notes, restored

@@ -66,7 +66,7 @@ class Snapshots:
         parts = leaves(state)
         tensors = {n: v.detach().cpu().contiguous().clone() for n, v in parts.items() if isinstance(v, torch.Tensor)}
         others = {n: v for n, v in parts.items() if not isinstance(v, torch.Tensor)}
-        facts = {**self._identity(k), "others": others, "traffic": vars(self.net.traffic), "notes": self.notes()}
+        facts = {**self._identity(k), "others": others, "traffic": self.net.traffic.to_json(), "notes": self.notes()}
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic(self.path(k)) as part:
             save_file(tensors, part, metadata={"milodo": json.dumps(facts)})
@@ -98,8 +98,10 @@ class Snapshots:
                 said = f"{path}: {name} does not fit this run. Start again without resuming, or in another folder."
                 raise InvalidInput(said, "out")
             parts[name] = kept.to(value.device)
-        for name, value in facts["traffic"].items():
-            setattr(self.net.traffic, name, int(value))
+        try:
+            self.net.traffic.restore(facts["traffic"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InvalidInput(f"{path}: {error}. Start again without resuming, or in another folder.", "out") from error
         self.restored(facts["notes"])
         return self.chosen, rebuilt(first, parts)
 

@@ -15,7 +15,7 @@ KEYS = ("facts", "node", "k", "traffic", "state")
 
 def stored(facts: dict[str, str], node: int, k: int, traffic: Traffic, state: Any) -> dict[str, Any]:
     copied = leaves(tree_map(lambda leaf: leaf.detach().clone(), state))
-    return dict(zip(KEYS, (dict(facts), node, k, dict(vars(traffic)), copied), strict=True))
+    return dict(zip(KEYS, (dict(facts), node, k, traffic.to_json(), copied), strict=True))
 
 
 def from_stored(found: dict[str, Any], facts: dict[str, str], node: int, traffic: Traffic, like: Any) -> tuple[int, Any]:
@@ -28,11 +28,14 @@ def from_stored(found: dict[str, Any], facts: dict[str, str], node: int, traffic
     if found["node"] != node:
         raise InvalidInput(f"the state of node {found['node']} cannot be that of node {node}. Let each process load its own.")
     shapes = {name: leaf.shape if isinstance(leaf, torch.Tensor) else None for name, leaf in leaves(like).items()}
-    state, sent = found["state"], found["traffic"]
-    if {name: getattr(leaf, "shape", None) for name, leaf in state.items()} != shapes or set(sent) != set(vars(traffic)):
-        raise InvalidInput("the state does not have the parts that this method remembers. Load what state_dict() returned.")
-    for name, count in sent.items():
-        setattr(traffic, name, int(count))
+    state = found["state"]
+    other = "the state does not have the parts that this method remembers. Load what state_dict() returned."
+    if {name: getattr(leaf, "shape", None) for name, leaf in state.items()} != shapes:
+        raise InvalidInput(other)
+    try:
+        traffic.restore(found["traffic"])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(other) from error
     target = {name: leaf for name, leaf in leaves(like).items()}
     copied = {name: leaf.detach().clone().to(target[name]) if shapes[name] is not None else leaf for name, leaf in state.items()}
     return int(found["k"]), rebuilt(like, copied)

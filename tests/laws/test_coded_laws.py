@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import numpy as np
@@ -15,7 +16,7 @@ from milodo.algorithms import ProxED, Remembering, TreeAPG
 from milodo.algorithms.tree_apg import FloodAPG
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
-from milodo.network import Bits, Cast, Coded, Dithered, Levels, StackedNetwork, message_format
+from milodo.network import Bits, Cast, Coded, Dithered, Levels, StackedNetwork, Traffic, message_format
 from milodo.network.memory import encoded, lengths
 from milodo.network.prefix import BOOKS, WINDOW, books, read, together, written
 from milodo.problems import Lasso
@@ -121,6 +122,20 @@ def test_the_trajectory_is_that_without_the_code_and_every_instance_pays_for_its
     for k in range(2):
         _, alone = run([k], Coded(Levels(7)))
         assert alone.bytes == int(each[k])
+
+
+def test_counts_go_on_from_a_file_and_nothing_else_is_taken_for_counts():
+    traffic = Traffic(3, 4, 5, 6)
+    traffic.weigh(torch.tensor([7, 9]))
+    traffic.weigh(torch.tensor(11))
+    again = Traffic()
+    again.restore(json.loads(json.dumps(traffic.to_json())))
+    assert again.bytes == traffic.bytes == 6 + 8 + 11 and again.of((2,)).tolist() == traffic.of((2,)).tolist() == [24, 26]
+    kept = traffic.to_json()
+    for wrong in ({}, [], {**kept, "even": "x"}, {**kept, "varying": [[[3], [1, 2]]]}, {**kept, "more": 1}):
+        with pytest.raises((TypeError, ValueError, RuntimeError)):
+            again.restore(wrong)
+        assert again.to_json() == kept
 
 
 def test_names_and_what_cannot_be_coded():
