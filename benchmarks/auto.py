@@ -1,11 +1,11 @@
 """Predicted against measured cost of every candidate of `auto`, and how far its choice is from the best in hindsight.
 
-    python benchmarks/auto.py            all graphs and problems (ten minutes of one core)
+    python benchmarks/auto.py            all graphs and problems (minutes of one core)
     python benchmarks/auto.py ring       graphs whose name begins so
 
-Four instances of each problem, to a gap of 1e-4 of that at the start; a cost is the mean over them. Seconds are those of links
-with 20 ms and 10 Mbit/s, computed from measured iterations. Every case is there twice: as it is, and "gradients" without
-Tree-Newton, as it is where unknowns are more than a matrix of all pairs could hold, or Hessians unknown.
+Four instances of each problem, to a gap of 1e-4 of that at the start; a cost is the mean over them. Bytes are those that were
+sent; seconds are those of links with 20 ms and 10 Mbit/s, computed from measured iterations. Every case is there twice: as it is,
+and "gradients" without Tree-Newton, as it is where unknowns are more than a matrix of all pairs could hold, or Hessians unknown.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from itertools import islice, product
+from typing import NamedTuple
 
 import torch
 from _measure import verdict
@@ -48,16 +49,33 @@ def problems(n: int) -> dict[str, Problem]:
     }
 
 
+class Took(NamedTuple):
+    """To the gap, means over instances; inf if one of them does not get there."""
+
+    iterations: float
+    bytes: float
+
+    def cost(self, candidate: Candidate, pay: str) -> float:
+        """Rounds and seconds of an iteration are known."""
+        return self.bytes if pay == "bytes" else self.iterations * getattr(candidate, pay)
+
+
 @torch.no_grad()
-def iterations(candidate: Candidate, problem: Problem, net: StackedNetwork, best: torch.Tensor, gap: torch.Tensor) -> float:
-    """To the gap, the mean over instances; inf if one of them does not get there."""
-    needed = torch.full_like(best, torch.inf)
+def run(candidate: Candidate, problem: Problem, net: StackedNetwork, best: torch.Tensor, gap: torch.Tensor) -> Took:
+    needed, sent, before = torch.full_like(best, torch.inf), torch.full_like(best, torch.inf), net.traffic.snapshot()
     for k, state in enumerate(islice(iterate(made(candidate.parameters), problem, net), MOST + 1)):
         below = problem.objective(judged_point(state.x, problem, OBSERVER), OBSERVER) - best <= gap
-        needed = torch.where(below & needed.isinf(), float(k), needed)
+        now = below & needed.isinf()
+        needed = torch.where(now, float(k), needed)
+        sent = torch.where(now, (net.traffic - before).of(best.shape).to(sent), sent)
         if bool(needed.isfinite().all()):
             break
-    return float(needed.mean())
+    return Took(float(needed.mean()), float(sent.mean()))
+
+
+def plain(name: str) -> str:
+    """A candidate whose messages are coded takes the iterations of the one whose messages are not."""
+    return name.removesuffix(", coded")
 
 
 def main() -> None:
@@ -70,11 +88,15 @@ def main() -> None:
             best = optimum(problem).value
             gap = GAP * (problem.objective(problem.start()[..., 0, :], OBSERVER) - best)
             facts = learn(problem, net)
-            every = choose("seconds", facts, net, problem.d, LINK)  # more ways are open to it than to other prices
-            took = {c.name: iterations(c, problem, net, best, gap) for c in (every.best, *every.others)}
+            took = dict[str, Took]()
+            for pay in ("bytes", "seconds"):  # for bytes coded; more ways are open to seconds than to other prices
+                every = choose(pay, facts, net, problem.d, LINK)
+                for candidate in (every.best, *every.others):
+                    if plain(candidate.name) not in took:
+                        took[plain(candidate.name)] = run(candidate, problem, net, best, gap)
             for known, pay in product((facts, replace(facts, newton=None)), PAYS):
                 chosen = choose(pay, known, net, problem.d, LINK)
-                costs = {c.name: took[c.name] * getattr(c, pay) for c in (chosen.best, *chosen.others)}
+                costs = {c.name: took[plain(c.name)].cost(c, pay) for c in (chosen.best, *chosen.others)}
                 cheapest = min(costs, key=lambda key: costs[key])
                 ratio = costs[chosen.best.name] / costs[cheapest]
                 ratios.append(ratio)
