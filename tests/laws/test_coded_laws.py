@@ -16,8 +16,8 @@ from milodo.algorithms import ProxED, Remembering, TreeAPG
 from milodo.algorithms.tree_apg import FloodAPG
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
-from milodo.network import Bits, Cast, Coded, Dithered, Levels, StackedNetwork, Traffic, message_format
-from milodo.network.memory import encoded, lengths
+from milodo.network import Bits, Cast, Coded, Dithered, Levels, Outage, StackedNetwork, Traffic, message_format
+from milodo.network.memory import Memory, Slot, encoded, lengths
 from milodo.network.prefix import BOOKS, WINDOW, books, read, together, written
 from milodo.problems import Lasso
 
@@ -73,6 +73,7 @@ def test_no_message_is_much_longer_than_a_plain_one():
     symbols = torch.arange(300, dtype=torch.float64) % 5 - 2  # all levels alike
     form = Coded(Levels(5))
     assert int(form.sizes(symbols)) <= Levels(5).size(300, torch.float64) + 2
+    assert int(lengths(form.encode(symbols.unsqueeze(0)))) == int(form.sizes(symbols))
     assert form.size(300, torch.float64) <= Levels(5).size(300, torch.float64) + 2
     rare = torch.zeros(300, dtype=torch.float64)
     rare[7] = 1.0
@@ -122,6 +123,16 @@ def test_the_trajectory_is_that_without_the_code_and_every_instance_pays_for_its
     for k in range(2):
         _, alone = run([k], Coded(Levels(7)))
         assert alone.bytes == int(each[k])
+
+
+def test_what_a_link_that_is_down_does_not_carry_is_not_counted():
+    net = StackedNetwork("ring(6)").through(Outage(0.5, seed=1))
+    x = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    form = Coded(Levels(5))
+    net.remembering(Memory(form, [Slot(torch.zeros(12, 40).double(), torch.zeros(12, 40).double())])).pull(x)
+    up = net.outage.up(6, 0, 0)
+    each = [int(form.sizes(x[i])) for i, j in net.arcs if up[net.topology.edges.index((min(i, j), max(i, j)))]]
+    assert 0 < len(each) < 12 and net.traffic.bytes == sum(each)
 
 
 def test_counts_go_on_from_a_file_and_nothing_else_is_taken_for_counts():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from milodo.algorithms import ProxED, ProxLEAD
 from milodo.errors import InvalidInput
 from milodo.loop import Stop, iterate, solve
-from milodo.network import Cast, Dithered, StackedNetwork, degraded
+from milodo.network import Cast, Dithered, StackedNetwork, Traffic, degraded
 from milodo.network.digits import pack_digits, unpack_digits
 from milodo.problems import Lasso, optimum
 from milodo.status import Status
@@ -109,7 +109,7 @@ def test_bytes_are_those_of_packed_digits(build, problem):
     net = StackedNetwork("ring(6)")
     solve(build("prox-lead", problem), problem, net, Stop(steps=5))
     size = 4 + math.ceil(8 * math.log2(5) / 8)  # a scale, and eight numbers of five values
-    assert vars(net.traffic) == {"rounds": 5, "messages": 60, "floats": 480, "bytes": 60 * size}
+    assert net.traffic == Traffic(rounds=5, messages=60, floats=480, even=60 * size)
 
 
 @pytest.mark.parametrize("bits", [1, 11])

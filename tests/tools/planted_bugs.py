@@ -45,7 +45,7 @@ BUGS = [
     Bug("network/base.py", "return x - self.lap(x)", "return x + self.lap(x)", NET),
     Bug("network/base.py", "return self.spread(said) - heard", "return heard - self.spread(said)", NET),
     Bug("network/base.py", "np.random.default_rng([seed, node])", "np.random.default_rng([seed, 0])", NET),
-    Bug("network/traffic.py", "self.bytes += messages * size", "self.bytes += messages * numbers * 8", NET),
+    Bug("network/traffic.py", "self.even += messages * size", "self.even += messages * numbers * 8", NET),
     Bug("network/traffic.py", "self.messages += messages", "self.messages += 1", NET),
     Bug("network/channels.py", "return max(1, round(self.fraction * d))", "return max(1, int(self.fraction * d))", DEG),
     Bug("network/channels.py", "places.to(torch.int32).view(torch.uint8)", "places.to(torch.int16).view(torch.uint8)", DEG),
@@ -120,6 +120,11 @@ BUGS = [
     Bug("network/channels.py", "return -(-d // together) * (together * b // 8)", "return d * b // 8", f"{REM} laws/test_channel_laws.py"),
     Bug("network/averaging.py", "found = found + c * d", "found = found + abs(c) * d", "laws/test_averaging_laws.py"),
     Bug("algorithms/tree_apg.py", "seen=torch.where(fine, seen, state.seen)", "seen=seen", "laws/test_tree_laws.py -k keeps"),
+    Bug("network/base.py", "each if up is None else each * up[route.sent]", "each", "laws/test_coded_laws.py"),
+    Bug("network/coded.py", "torch.where(alike < own, BOOKS - 1, number)", "number", "laws/test_coded_laws.py"),
+    Bug("network/prefix.py", "codes[block], last = code, int(lengths[block])", "codes[block], last = code, last", "laws/test_coded_laws.py"),
+    Bug("network/consensus.py", "np.searchsorted(OCTAVE, 2 * share)", "np.searchsorted(OCTAVE, 2 * share) - 1", DEG),
+    Bug("algorithms/accelerated_ed.py", "lost = added - (y - state.y)", "lost = 0 * y", "laws/test_momentum_laws.py"),
     Bug("algorithms/tree_apg.py", "bent = f_x - f_e - slope", "bent = f_x - f_e", f"{ALG} {REM}"),
 ]  # fmt: skip
 
