@@ -14,7 +14,7 @@ from milodo.algorithms import METHODS, ProxATC, TreeAPG
 from milodo.errors import InvalidInput
 from milodo.loop import Stop, iterate, solve
 from milodo.metrics import Units, off_by
-from milodo.network import Outage, StackedNetwork, StackedObserver, degraded
+from milodo.network import Outage, StackedNetwork, StackedObserver, Traffic, degraded
 from milodo.problems import Lasso, LeastSquares, Logistic
 from milodo.status import Status
 from milodo.topology import EXAMPLES, Topology, topology
@@ -74,9 +74,7 @@ def test_a_total_by_all_is_the_dense_sum_in_as_many_rounds_as_the_graph_is_wide(
     torch.testing.assert_close(found, x.sum(-2, keepdim=True).expand_as(x), rtol=0, atol=1e-13)
     assert torch.equal(found, found[..., :1, :].expand_as(found))
     every = net.n * (net.n - 1)
-    assert vars(net.traffic) == {
-        "rounds": net.topology.diameter, "messages": every, "floats": 3 * every, "bytes": 24 * every,
-    }  # fmt: skip
+    assert net.traffic == Traffic(net.topology.diameter, messages=every, floats=3 * every, even=24 * every)
 
 
 def test_everybody_hears_of_everybody_once_and_only_what_its_neighbour_has_heard(net):
@@ -100,9 +98,7 @@ def test_a_total_by_all_is_refused_where_messages_are_lost_or_left_out():
 def test_a_total_costs_a_vector_up_and_a_vector_down_each_edge_of_the_tree(net):
     net.total(some(net, 2))
     edges = 2 * (net.n - 1)
-    assert vars(net.traffic) == {
-        "rounds": 2 * net.topology.tree.height, "messages": edges, "floats": 3 * edges, "bytes": 24 * edges,
-    }  # fmt: skip
+    assert net.traffic == Traffic(2 * net.topology.tree.height, messages=edges, floats=3 * edges, even=24 * edges)
 
 
 def test_a_total_is_its_own_adjoint(net):
