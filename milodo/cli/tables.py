@@ -68,8 +68,17 @@ def _cell(row: Speedup | None) -> str:
     if not math.isfinite(row.median):
         return "diverged" if 2 * row.diverged > row.instances else f"> {said(row.last)}"
     if math.isfinite(row.ratio):
-        return f"{said(row.median)} [dim]{row.ratio:.2g}x[/]"
-    return f"{said(row.median)} [dim]> {row.ratio_least:.2g}x[/]" if row.ratio_least > 0 else said(row.median)
+        return f"{said(row.median)} [dim]{_times(row.ratio)}[/]"
+    return f"{said(row.median)} [dim]> {_times(row.ratio_least)}[/]" if row.ratio_least > 0 else said(row.median)
+
+
+def _times(ratio: float) -> str:
+    """To two digits, and never as a power of ten.
+
+    >>> _times(0.4567), _times(12.3), _times(157.2)
+    ('0.46x', '12x', '157x')
+    """
+    return f"{ratio:.2g}x" if ratio < 99.5 else f"{ratio:,.0f}x"
 
 
 def tuning_table(run: RunFile) -> Table:

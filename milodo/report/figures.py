@@ -127,7 +127,7 @@ def draw_curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity, *, bands:
         panel.plot(
             curve.x, np.where(np.isfinite(curve.median), curve.median, np.nan), color=style.light, linestyle=dash,
             linewidth=width, zorder=above, marker=MARKERS[style.marker], markevery=max(1, len(curve.x) // 10), markersize=5.5,
-            markeredgecolor="white", markeredgewidth=0.6, label=_short(run.labels[method], 34),
+            markeredgecolor="white", markeredgewidth=0.6, label=_short(run.labels[method], 44),
         )  # fmt: skip
         if bands and window and run.instances > 1 and len(curve.x):
             # inf at the upper quartile fills to the top of the picture, a quartile of 0 to its bottom.
