@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, TypeVar
@@ -56,7 +57,7 @@ class Coded(Symbols):
 
     def sizes(self, x: Tensor) -> Tensor:
         _, bits = self._book(self._blocks(self._symbols(x, self._unit(*self._scale(x))) + self.most))
-        return self.SCALE + _bytes(bits)
+        return self.SCALE + _bytes(bits).to(x.device)
 
     def _packed(self, symbols: Tensor) -> Tensor:
         blocks = self._blocks(symbols)
@@ -64,17 +65,18 @@ class Coded(Symbols):
         width = self.size(symbols.shape[-1], symbols.dtype) - self.SCALE
         rows = [
             written(row, number, self.base).ljust(width, b"\0")
-            for row, number in zip(blocks.flatten(0, -2).numpy(), numbers.flatten().tolist(), strict=True)
+            for row, number in zip(_rows(blocks), numbers.flatten().tolist(), strict=True)
         ]
-        return torch.from_numpy(np.frombuffer(b"".join(rows), dtype=np.uint8).copy()).reshape(*blocks.shape[:-1], width)
+        every = torch.from_numpy(np.frombuffer(b"".join(rows), dtype=np.uint8).copy())
+        return every.reshape(*blocks.shape[:-1], width).to(symbols.device)
 
     def _unpacked(self, message: Tensor, d: int) -> Tensor:
         count = -(-d // together(self.base))
         rows = [
             read(row, count, self.base) if row.any() else np.zeros(count)  # what nobody sent is all zeros
-            for row in message.flatten(0, -2).cpu().numpy()
+            for row in _rows(message)
         ]
-        blocks = torch.from_numpy(np.array(rows, dtype=np.int64)).reshape(*message.shape[:-1], count)
+        blocks = torch.from_numpy(np.array(rows, dtype=np.int64)).reshape(*message.shape[:-1], count).to(message.device)
         return torch.stack([blocks // place % self.base for place in self._places], dim=-1).flatten(-2)[..., :d]
 
     @property
@@ -90,7 +92,8 @@ class Coded(Symbols):
     def _book(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Which code [*], and the bits of all codewords in it [*]."""
         lengths, magnitude, edges = _tables(self.base)
-        mean = magnitude[blocks].double().mean(-1) if blocks.shape[-1] else blocks.new_zeros(blocks.shape[:-1]).double()
+        # Whole numbers are added up: both runtimes, whatever the order, take the same code.
+        mean = magnitude[blocks].sum(-1).double() / max(1, blocks.shape[-1] * together(self.base))
         number = torch.searchsorted(edges, mean)
         own = lengths[number.unsqueeze(-1), blocks].sum(-1)
         alike = lengths[-1][blocks].sum(-1)
@@ -102,10 +105,15 @@ def _bytes(bits: Count) -> Count:
     return (NUMBER + bits + 1 + 7) // 8
 
 
+def _rows(x: Tensor) -> np.ndarray:
+    """[*, width] -> [rows, width]."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]).cpu().numpy()
+
+
 @lru_cache
 def _tables(base: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Lengths of all codes [codes, blocks], mean magnitude of the symbols of a block [blocks], where the next code is better."""
+    """Lengths of all codes [codes, blocks], a block's magnitudes added up [blocks], and from where on the next code is better."""
     lengths = np.stack([book.lengths for book in books(base)])
     block = np.arange(lengths.shape[-1])
-    magnitude = np.mean([np.abs(block // base**k % base - base // 2) for k in range(together(base))], axis=0)
+    magnitude = np.sum([np.abs(block // base**k % base - base // 2) for k in range(together(base))], axis=0)
     return torch.from_numpy(lengths), torch.from_numpy(magnitude), torch.from_numpy(borders(base))
