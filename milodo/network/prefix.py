@@ -22,6 +22,8 @@ RARE = 2.0**-6
 """Share of the blocks that may be any: no codeword gets too long."""
 LARGEST_BLOCK = 256
 """Different blocks of symbols, at most, where more than one symbol makes a block."""
+WEIGHTS = 2**24
+"""Shares are whole numbers of so many parts: two machines whose exponentials differ in the last digit make the same codes."""
 
 
 @lru_cache
@@ -85,9 +87,9 @@ def _book(share: np.ndarray, mean: float) -> Book:
 
 
 def _lengths(share: np.ndarray) -> np.ndarray:
-    """Of the codewords: the two rarest are joined until one is left."""
-    lengths = np.zeros(len(share), dtype=np.int64)
-    heap = [(float(p), block, [block]) for block, p in enumerate(share)]
+    """Of the codewords: the two rarest are joined until one is left, of equally rare ones the first."""
+    lengths, weights = np.zeros(len(share), dtype=np.int64), np.round(WEIGHTS * share / share.sum()).astype(np.int64)
+    heap = [(weight, block, [block]) for block, weight in enumerate(weights.tolist())]
     heapq.heapify(heap)
     while len(heap) > 1:
         p, first, some = heapq.heappop(heap)
