@@ -17,7 +17,7 @@ from milodo.errors import InvalidInput, quoted, whole
 from milodo.network.channels import Channel, Format, Outage
 from milodo.network.formats import message_format
 from milodo.network.levels import Levels
-from milodo.network.memory import Memory, Slot, beside, decoded, encoded, lengths, plus, size, sizes, understood
+from milodo.network.memory import Memory, Slot, beside, decoded, encoded, lengths, plus, size, sizes, understood, varies
 from milodo.network.routes import Route, Routes
 from milodo.network.sums import Sums
 from milodo.network.traffic import Traffic
@@ -247,7 +247,7 @@ class Network(Sums):
         self._count(route, x, form, exact, up)
         if learns:
             said = x if form is None else understood(form, x, exact)
-            if form is not None and form.varies:
+            if varies(form):
                 self._weigh(sizes(form, x.detach(), exact), route, up)
             heard = self._differentiably(said, by_node)
         else:

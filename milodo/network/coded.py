@@ -23,9 +23,9 @@ class Coded(Symbols):
     """The symbols of another format, in blocks of a few, in one of 16 prefix codes (network/prefix.py).
 
     Nothing is lost that the format did not lose. The largest magnitude sets the scale, so most symbols are 0 or next to it: five
-    levels take 1.4 to 1.6 bits a number in place of 2.34, fifteen 3.2 in place of 4. Whoever sends takes the code made for the
-    mean magnitude of its symbols, or the one in which all blocks are alike long, whichever is shorter: no message is longer than
-    `size`. It says which code, and ends with a 1, so that its last byte is never 0.
+    levels take 1.5 to 1.7 bits a number in place of 2.34, fifteen 2.8 to 3.3 in place of 4. Whoever sends takes the code made for
+    the mean magnitude of its symbols, or the one in which all blocks are alike long, whichever is shorter: no message is longer
+    than `size`. It says which code, and ends with a 1, so that its last byte is never 0.
     """
 
     form: Bits | Levels

@@ -86,14 +86,20 @@ def understood(form: Format, x: Tensor, exact: int) -> Tensor:
     return form.understood(x) if not exact else torch.cat((form.understood(x[..., :-exact]), x[..., -exact:]), dim=-1)
 
 
+def varies(form: Format | None) -> bool:
+    """Whether what a message says decides on its length."""
+    return form is not None and form.varies
+
+
 def size(form: Format | None, d: int, exact: int, like: Tensor) -> int:
     """Bytes of such a message; 0 where it depends on what it says."""
     number = like.element_size()
-    return d * number if form is None else 0 if form.varies else form.size(d - exact, like.dtype) + exact * number
+    return d * number if form is None else 0 if varies(form) else form.size(d - exact, like.dtype) + exact * number
 
 
-def sizes(form: Format, x: Tensor, exact: int) -> Tensor:
-    """Bytes of each of these messages [*]."""
+def sizes(form: Format | None, x: Tensor, exact: int) -> Tensor:
+    """Bytes of each of these messages [*], whose length varies."""
+    assert form is not None
     return form.sizes(x[..., : x.shape[-1] - exact]) + exact * x.element_size()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
 from milodo.network.channels import Channel, Format
-from milodo.network.memory import sizes, understood
+from milodo.network.memory import sizes, understood, varies
 from milodo.network.routes import Route
 from milodo.topology import Schedule, Topology
 from milodo.types import EdgeTensor, NodeTensor
@@ -46,14 +46,14 @@ class StackedNetwork(Network):
     def _say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # Nothing is packed that nobody carries.
         said = x if form is None else understood(form, x, exact)
-        if form is not None and form.varies:
+        if varies(form):
             self._weigh(sizes(form, x, exact), route, up)
         return said, said.index_select(-2, route.rows)
 
     def _scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
         # What would come down is what the root has.
         root = x.narrow(-2, self.topology.tree.root, 1)
-        if form is not None and form.varies:
+        if varies(form):
             size = sizes(form, root, exact)
             for hop in self.routes.down:
                 self._weigh(size.expand(*size.shape[:-1], len(hop.senders)), hop)
@@ -61,7 +61,7 @@ class StackedNetwork(Network):
         return said.expand_as(x).contiguous()
 
     def _told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
-        if form is not None and form.varies:
+        if varies(form):
             known = sizes(form, x, exact).repeat(*[1] * (x.ndim - 2), self.n)  # every node passes on what each has said
             for hop in self.routes.flood:
                 self._weigh(known, hop)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network.channels import Format, Outage
-from milodo.network.memory import Memory, Slot, beside, decoded, encoded, lengths, plus
+from milodo.network.memory import Memory, Slot, beside, decoded, encoded, lengths, plus, varies
 from milodo.network.routes import Route, Routes
 from milodo.topology import Schedule, Topology
 from milodo.types import NodeTensor
@@ -51,10 +51,9 @@ class Sums(ABC):
 
     def _passed_on(self, message: Tensor, hop: Route, form: Format | None) -> Tensor:
         """What arrives of messages that go on as they came."""
-        varies = form is not None and form.varies
-        if varies:
+        if varies(form):
             self._weigh(lengths(message), hop)
-        return self._carry(message, hop, varies=varies)
+        return self._carry(message, hop, varies=varies(form))
 
     def total(self, x: NodeTensor, exact: int = 0) -> NodeTensor:
         """Σ_j x_j over all nodes, the very same numbers at every node.
