@@ -50,7 +50,8 @@ class Judge:
         Where both are 0, the unit of the objective is ‖∇f‖²/L; an objective without L has no unit, and 1 must do.
         """
         problem, observer, start = self.problem, self.observer, self.problem.start()
-        unit = torch.maximum(self.loss(x0).abs(), problem.objective(start[..., 0, :], observer).abs())
+        first = problem.objective(judged_point(x0, problem, observer), observer)
+        unit = observer.agreed(torch.maximum(first.abs(), problem.objective(start[..., 0, :], observer).abs()))
         if problem.knows_lipschitz and bool((unit == 0).any()):
             gradient = observer.mean(problem.grad(start).norm(dim=-1), dim=-1)
             unit = torch.where(unit == 0, gradient.square() / observer.mean(problem.lipschitz(), dim=-1), unit)

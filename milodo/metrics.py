@@ -22,12 +22,13 @@ TOUCH = 1e-6
 
 def judged_point(x: NodeTensor, problem: Problem, observer: Observer) -> Point:
     """x̄ where its loss is taken: averages of points on a wall of r round to beyond it, all the more if they were made in fp32
-    and are judged in fp64, and r = ∞ there would look like divergence."""
-    x_mean = mean_point(x, observer)
+    and are judged in fp64, and r = ∞ there would look like divergence.
+
+    Whether sizes are averaged, too, depends on r alone and never on x: processes that round differently must send the same."""
+    if not problem.reg.walled:
+        return mean_point(x, observer)
+    x_mean, size = observer.mean(torch.cat((x, x.abs()), dim=-1), dim=-2).tensor_split(2, dim=-1)
     inside = problem.reg.inside(x_mean)
-    if torch.equal(inside, x_mean):
-        return x_mean
-    size = observer.mean(x.abs(), dim=-2)
     return torch.where((inside - x_mean).abs() <= TOUCH * torch.maximum(size, inside.abs()), inside, x_mean)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network import Network
-from milodo.network.consensus import average
+from milodo.network.consensus import average, maximum
 from milodo.problems.lasso import LeastSquares
 from milodo.problems.logistic import LogisticRegression
 from milodo.problems.regularizers import L1, ElasticNet, Regularizer, Rescaled, Sparing, Zero
@@ -28,8 +28,9 @@ Total = Callable[[NodeTensor], NodeTensor]
 
 
 def total_of(net: Network, *, reliable: bool) -> Total:
-    """Over the spanning tree where links hold, exactly; else by gossip, to rounding."""
-    return net.total if reliable else lambda x: net.topology.n * average(net, x)
+    """Over the spanning tree where links hold, exactly; else by gossip, to rounding. The very same numbers at every node: sites
+    that scaled by different ones would solve different problems, and decide differently."""
+    return net.total if reliable else lambda x: maximum(net, net.topology.n * average(net, x))
 
 
 @dataclass(frozen=True)

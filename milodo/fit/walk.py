@@ -175,8 +175,11 @@ class Newton(Walk):
         here = self.at[left]
         lengths = torch.tensor((0.0, *LENGTHS), dtype=here.dtype)
         points = here + lengths[:, None, None] * (aims - here)  # [lengths, left, d]
-        values = self._only(left).value(problem.everywhere(points))  # [lengths, left, n]
-        loss = (self.total(values.movedim(-1, 0).flatten(1))[0] / self.n).view(len(lengths), -1) + problem.reg.value(points)
+        # Points differ between sites by roundings, and so does r there: it is averaged, too, so that all decide alike.
+        values = self._only(left).value(problem.everywhere(points)) + problem.reg.value(points).unsqueeze(
+            -1
+        )  # [lengths, left, n]
+        loss = (self.total(values.movedim(-1, 0).flatten(1))[0] / self.n).view(len(lengths), -1)
         rounding = 10 * torch.finfo(loss.dtype).eps * loss[0].abs()
         best = loss.argmin(0)
         whole = (loss[1] <= loss[0] + rounding) & (loss[1] <= loss.min(0).values + rounding)

@@ -55,6 +55,11 @@ class Regularizer(ABC):
         """The nearest point at which r is finite."""
         return x
 
+    @property
+    def walled(self) -> bool:
+        """Whether r = ∞ somewhere, so that `inside` may move a point. It is known without looking at one."""
+        return type(self).inside is not Regularizer.inside
+
     def bend(self, x: Tensor) -> Tensor:
         """ρ''(x_l) where x_l is free; every ρ here is piecewise quadratic, so it is the same wherever that is."""
         return torch.zeros_like(x)
@@ -290,6 +295,10 @@ class Sparing(Regularizer):
     def slope(self, x: Tensor) -> Tensor:
         return self._joined(self.reg.slope(self._rest(x)), torch.zeros_like(self._free(x)))
 
+    @property
+    def walled(self) -> bool:
+        return self.reg.walled
+
     def inside(self, x: Tensor) -> Tensor:
         return self._joined(self.reg.inside(self._rest(x)), self._free(x))
 
@@ -330,6 +339,10 @@ class Rescaled(Regularizer):
 
     def slope(self, x: Tensor) -> Tensor:
         return self.factor / self.scale * self.reg.slope(x / self.scale)
+
+    @property
+    def walled(self) -> bool:
+        return self.reg.walled
 
     def inside(self, x: Tensor) -> Tensor:
         return self.scale * self.reg.inside(x / self.scale)
