@@ -101,6 +101,22 @@ def test_gradients_pass_links_that_fail(verb):
     assert torch.autograd.gradcheck(lambda part: VERBS[verb](net.at_step(5), part), (x,))
 
 
+@pytest.mark.parametrize("form", [*(form for form in FORMATS if not isinstance(form, Dithered))], ids=str)
+@pytest.mark.parametrize("verb", VERBS)
+def test_gradients_pass_short_messages_as_if_what_arrives_were_what_was_sent(form, verb):
+    """Rounding has no slope; a coordinate that is left out has none either."""
+    whole, short = StackedNetwork("star(5)"), StackedNetwork("star(5)").through(form)
+    x = message(whole, verb, requires_grad=True)
+    sparse = form.sparse and verb in NODE_VERBS  # weights, which travel by arc, are never made sparse
+    arrives = x * (form.understood(x.detach()) != 0) if sparse else x
+    expected = x - whole.lap(arrives) if verb == "mix" else VERBS[verb](whole, arrives)  # a node keeps what it has itself
+    found = VERBS[verb](short, x)
+    along = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    ours, theirs = (torch.autograd.grad((along * result).sum(), x)[0] for result in (found, expected))
+    rounded = torch.finfo(form.to).eps if isinstance(form, Cast) else 1e-14  # a cast is undone in the shorter type
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=10 * rounded)
+
+
 @pytest.mark.parametrize("verb", [*VERBS, "total"])
 def test_every_verb_sends_what_the_format_makes_of_it(verb):
     whole, short = StackedNetwork("grid(2x3)"), StackedNetwork("grid(2x3)").through(Cast(torch.float16))

@@ -125,6 +125,34 @@ def test_lipschitz_is_the_operator_norm_rounded_up(kind, make, dtype):
     assert (bound <= exact * (1 + 100 * torch.finfo(dtype).eps)).all()
 
 
+@pytest.fixture(params=[*SYNTHETIC, "softmax"])
+def weighted(request, make) -> Problem:
+    """Samples that count differently, some of them for nothing."""
+    problem = make(request.param, Zero())
+    s = torch.rand(*problem.batch, problem.n, problem.samples, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    return problem.reweighed(torch.where(s < 0.2, 0.0, 5 * s))
+
+
+def test_lipschitz_is_the_largest_curvature_of_samples_by_their_weights(weighted):
+    """The largest eigenvalue of (curvature/N) Σ_j s_j a_j a_jᵀ, built sample by sample."""
+    A, s = weighted.A.numpy(), weighted.weights.numpy()
+    mean = sum(s[..., j, None, None] * A[..., j, :, None] * A[..., j, None, :] for j in range(A.shape[-2])) / A.shape[-2]
+    np.testing.assert_allclose(weighted.lipschitz(), weighted.curvature * np.linalg.eigvalsh(mean)[..., -1], rtol=1e-13)
+
+
+def test_what_half_of_the_samples_would_say_is_what_a_node_with_these_alone_says(weighted):
+    count, half, trace = weighted.half()
+    s, rows = weighted.weights, slice(None, None, 2)
+    kept = s[..., rows] * (s.mean(-1) / s[..., rows].mean(-1)).unsqueeze(-1)  # of the same mean weight as all of them
+    alone = type(weighted)(weighted.A[..., rows, :], weighted.b[:, :, rows], weighted.reg, kept)
+    torch.testing.assert_close(half, alone.lipschitz(), rtol=1e-13, atol=0)
+    assert torch.equal(count, (s > 0).sum(-1).double())
+    x = weighted.zeros()  # where these losses are most curved
+    places = torch.triu_indices(weighted.d, weighted.d)
+    diagonal = weighted.hessian_from(weighted.look(x))[..., places[0] == places[1]]
+    torch.testing.assert_close(trace, diagonal.sum(-1), rtol=1e-13, atol=0)
+
+
 @pytest.mark.parametrize("kind", SYNTHETIC)
 def test_curvature_bounds_the_second_derivative_and_is_reached(kind, make):
     problem = make(kind, Zero())

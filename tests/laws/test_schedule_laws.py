@@ -104,6 +104,27 @@ def test_alternating_subgraphs_share_no_link_leave_none_out_and_are_even(graph, 
         assert all(np.bincount(whole.ends[:, row].ravel()).tolist() == [1] * 10 for row in used)
 
 
+@pytest.mark.parametrize("n", [2, 6, 8, 11])
+def test_iterations_count_from_one_and_the_first_has_the_first_graph(n):
+    whole = topology(f"complete({n})")
+    edges = np.array(whole.edges)
+    bits = int(np.ceil(np.log2(n)))
+    listed = [f"path({n})", f"star({n})", f"complete({n})"]
+    orders = {
+        "one-peer": lambda k: edges[:, 0] ^ edges[:, 1] == 2 ** ((k - 1) % bits),
+        "list": lambda k: [edge in topology(listed[(k - 1) % 3]).edges for edge in whole.edges],
+    }
+    for name, said in (("one-peer", "one-peer"), ("list", listed)):
+        links, net = schedule(said, whole), degraded(StackedNetwork(whole), schedule=said)
+        for k in range(1, 8):
+            assert links.links(k).tolist() == list(orders[name](k)), (name, k)
+            assert torch.equal(net.at_step(k).open, torch.from_numpy(links.links(k)))
+        assert torch.equal(net.open, net.at_step(1).open)  # before any iteration
+    if n > 2:
+        turns = schedule("alternating(2)", whole)
+        assert turns.links(1)[0] and not turns.links(2)[0] and turns.links(3)[0]  # the first link is in the first subgraph
+
+
 @pytest.mark.parametrize("name", GOSSIP)
 @pytest.mark.parametrize(("graph", "said"), CASES, ids=str)
 def test_information_takes_only_the_links_of_its_iteration(name, build, graph, said):

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -293,6 +294,38 @@ def test_what_curvature_proves_is_sharp(lasso):
     assert proof.kinds == ("strong convexity",)
     assert float(proof.bound) * value == pytest.approx(value - float(best.value), rel=1e-6)
     assert float(proof.distance) == pytest.approx(1e-3, rel=1e-6)
+
+
+def exact_solution(A: torch.Tensor, b: torch.Tensor) -> list[Fraction]:
+    """argmin ‖A x - b‖² in fractions, by Gauss's elimination."""
+    rows = [[Fraction(v) for v in row] for row in A.flatten(0, 1).tolist()]
+    targets, d = [Fraction(v) for v in b.flatten().tolist()], A.shape[-1]
+    M = [[sum(row[i] * row[j] for row in rows) for j in range(d)] for i in range(d)]
+    v = [sum(row[i] * t for row, t in zip(rows, targets, strict=True)) for i in range(d)]
+    for i in range(d):
+        for j in range(d):
+            if j != i:
+                share = M[j][i] / M[i][i]
+                M[j] = [a - share * c for a, c in zip(M[j], M[i], strict=True)]
+                v[j] -= share * v[i]
+    return [v[i] / M[i][i] for i in range(d)]
+
+
+@pytest.mark.parametrize("powers", [(0, 0, 0), (-20, 20, 20), (20, -20, 0), (12, 30, -30)], ids=str)
+def test_a_distance_from_the_optimum_is_bounded_in_the_units_of_the_columns(powers):
+    """The column with the smallest unit has the unknown with the largest error."""
+    generator, wrong = torch.Generator().manual_seed(0), 0
+    for _ in range(5):
+        A = torch.randint(-99, 99, (2, 5, 3), generator=generator).double() * 2.0 ** torch.tensor(powers)
+        b = torch.randint(-99, 99, (2, 5), generator=generator).double()
+        found = optimum(LeastSquares(A, b, Zero()))
+        assert found.kind == "strong convexity"
+        off = math.sqrt(sum((Fraction(x) - y) ** 2 for x, y in zip(found.x.tolist(), exact_solution(A, b), strict=True)))
+        assert off <= 4 * float(
+            found.distance
+        )  # at an optimum the gradient that is left is rounding, whose own size is not known better
+        wrong += off > 1e-3 * float(found.distance)
+    assert wrong > 0  # so that a bound which is a million times too small would be seen
 
 
 def test_a_reason_is_given_where_nothing_is_proven(lasso):
