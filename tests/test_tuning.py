@@ -9,7 +9,9 @@ import torch
 
 from milodo.algorithms import DAPG, METHODS, Choice, ProxDGD, ProxED, Remembering, StepSize
 from milodo.bench import cache
+from milodo.bench.plan import Planner
 from milodo.bench.tuning import Search, tune
+from milodo.config.experiment import parse_experiment
 from milodo.loop import iterate
 from milodo.metrics import mean_point
 from milodo.network import Bits, StackedNetwork, StackedObserver
@@ -122,6 +124,55 @@ def test_a_score_to_beat_ends_what_cannot_and_changes_nothing_else():
     beaten = tune(DAPG, PROBLEM, net, OPTIMUM, SEARCH, beat=0.3 * alone.score)
     assert not beaten.reached and beaten.score > alone.score
     assert (net.traffic - before).rounds < 0.75 * before.rounds
+
+
+COMPRESSIBLE = [name for name, method in METHODS.items() if method.space and not method.remembers]
+
+
+@pytest.mark.parametrize("name", COMPRESSIBLE)
+def test_a_compressed_method_is_tuned_no_worse_than_with_the_parameters_of_the_uncompressed_one(name):
+    """Each is run alone, and looked at in every iteration: with three bits, which change what a method can bear."""
+    search = Search(**{**SEARCH.__dict__, "iterations": 150, "points_each": 3})
+
+    def make(parameters):
+        return Remembering(METHODS[name](**parameters), Bits(3))
+
+    full = tune(METHODS[name], PROBLEM, NET, OPTIMUM, search)
+    found = tune(METHODS[name], PROBLEM, NET, OPTIMUM, search, make=make, start=full.best)
+    assert any(trial.parameters == full.best for trial in found.trials)
+    assert iterations_to(make(found.best), limit=150) <= iterations_to(make(full.best), limit=150)
+
+
+def test_what_is_chosen_ran_until_its_own_cost_was_known():
+    """Candidates run side by side until the first of them reaches the target, which says nothing about the cost of the others."""
+    found = tune(METHODS["lepdo"], PROBLEM, NET, OPTIMUM, SEARCH, make=lambda p: Remembering(METHODS["lepdo"](**p), Bits(3)))
+    assert found.reached
+    needed = iterations_to(Remembering(METHODS["lepdo"](**found.best), Bits(3)))
+    assert found.score == pytest.approx(needed, rel=0.12, abs=1)
+
+
+@pytest.mark.parametrize("messages", [{"methods": "3-bit"}, {"network": "float16"}], ids=["of the method", "of the network"])
+def test_an_experiment_tunes_compressed_messages_from_the_best_with_full_ones(tmp_path, monkeypatch, messages):
+    monkeypatch.setenv("MILODO_CACHE", str(tmp_path))
+    table = {key: {"messages": form} for key, form in messages.items()}
+    asked = {
+        "name": "compressed",
+        "problem": {"family": "lasso", "n": 5, "d": 12, "N": 8, "lam": 0.1},
+        "network": {"topology": "ring(5)", **table.get("network", {})},
+        "run": {"iterations": 100, "instances": 2},
+        "tuning": {"target": 1e-4, "iterations": 300, "points": 7, "refinements": 1, "instances": 3},
+        "methods": [{"name": "pg-extra", **table.get("methods", {})}],
+    }
+    experiment, tasks = parse_experiment(asked, "here"), []
+    net = experiment.network.network(seed=0, dtype=torch.float64)
+    planner = Planner(experiment, net, lambda task, fraction, detail: tasks.append((task, fraction)))
+    facts, tuning = planner.plan(experiment.methods[0])
+    plain = parse_experiment({**asked, "network": {"topology": "ring(5)"}, "methods": [{"name": "pg-extra"}]}, "here")
+    alone, full = Planner(plain, StackedNetwork("ring(5)"), lambda *said: tasks.append(said)).plan(plain.methods[0])
+    assert full is not None and full.cached  # it was tuned for the compressed one
+    assert tuning is not None and tuning.grid[0].parameters == alone.parameters
+    assert tuning.score is not None and tuning.score <= (tuning.grid[0].score or math.inf)
+    assert facts.parameters == tuning.best
 
 
 def test_what_is_fixed_stays_fixed():

@@ -9,7 +9,7 @@ from typing import Any
 
 from milodo.files import cache_folder, write_json
 
-NUMERICS = 3
+NUMERICS = 4
 """Raised when a change of the library may change what tuning finds; older results are then forgotten."""
 
 

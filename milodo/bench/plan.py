@@ -15,11 +15,11 @@ from milodo.bench.place import Chunk
 from milodo.bench.run_file import MethodFacts, TuningFacts, WeightsFacts
 from milodo.bench.tuning import Parameters, tune
 from milodo.config import Experiment, MethodTable
-from milodo.config.tables import AUTO
+from milodo.config.tables import AUTO, NetworkTable
 from milodo.errors import InvalidInput
 from milodo.learned import Learned
 from milodo.learned.checkpoint import load_optimizer
-from milodo.network import Network
+from milodo.network import Network, message_format
 from milodo.problems import Problem, Reference, instance_seeds, optimum
 from milodo.words import brief
 
@@ -115,9 +115,10 @@ class Planner:
         tuning = self._tuned(method, fixed)
         return dict(tuning.best or {}), tuning
 
-    def _tuned(self, method: MethodTable, fixed: Parameters) -> TuningFacts:
+    def _tuned(self, method: MethodTable, fixed: Parameters, network: NetworkTable | None = None) -> TuningFacts:
+        """On the experiment's network, or on another; from the cache, if it was ever found."""
         cls, table = METHODS[method.name], self.experiment.tuning
-        network = self.experiment.network
+        network = network or self.experiment.network
         key = {
             "method": method.name, "fixed": fixed, "problem": self.family.name, "seeds": self._tuning_seeds,
             "topology": self.net.topology.fingerprint, "weights": network.weights,
@@ -132,17 +133,28 @@ class Planner:
         if kept.best is not None:
             self.progress(task, 1.0, "from the cache")
             return kept
-        problem, best, net = self._tuning_instances
+        start = self._uncompressed(method, fixed, network)
+        problem, best = self._tuning_instances
+        net = network.network(seed=self.experiment.seed, dtype=self.family.judged_in, device=self.device)
         self.progress(task, 0.0, "")
 
         def progress(fraction: float, detail: str) -> None:
             self.progress(task, min(fraction, 0.99), detail)  # 1 is said with the result
 
-        found = tune(cls, problem, net, best, table, fixed=fixed, make=method.handcrafted, progress=progress).to_json()
+        make = method.handcrafted
+        found = tune(cls, problem, net, best, table, fixed=fixed, make=make, start=start, progress=progress).to_json()
         cache.store(key, found)
         tuning = TuningFacts.model_validate({**asked, **found})
         self.progress(task, 1.0, "every candidate diverged" if tuning.score is None else brief(tuning.best or {}))
         return tuning
+
+    def _uncompressed(self, method: MethodTable, fixed: Parameters, network: NetworkTable) -> Parameters | None:
+        """The best parameters of the same method with full messages, where its own are compressed; None where none work."""
+        if method.messages is None and message_format(network.messages) is None:
+            return None
+        plain, full = method.model_copy(update={"messages": None}), network.model_copy(update={"messages": "full"})
+        found = self._tuned(plain, fixed, full)
+        return None if found.score is None else found.best
 
     @property
     def _tuning_seeds(self) -> list[int]:
@@ -152,9 +164,8 @@ class Planner:
         return self.family.sample(seeds, dtype=self.family.judged_in, device=self.device)
 
     @cached_property
-    def _tuning_instances(self) -> tuple[Problem, torch.Tensor | None, Network]:
-        """With their optima, where the problem can know them, and the network they are on; built only if somebody needs them."""
-        dtype = self.family.judged_in
+    def _tuning_instances(self) -> tuple[Problem, torch.Tensor | None]:
+        """With their optima, where the problem can know them; built only if somebody needs them."""
         problem = self._problem(self._tuning_seeds)
         found = certified(problem, "tuning instances", self.progress)
         if found is not None and not bool(found.certified.all()):
@@ -162,8 +173,7 @@ class Planner:
                 f"no optimum could be certified for the tuning instances ({found.why}), so there is no gap to tune for. "
                 "Give the parameters with use = 'given', or change the problem."
             )
-        net = self.experiment.network.network(seed=self.experiment.seed, dtype=dtype, device=self.device)
-        return problem, found.value if found else None, net
+        return problem, found.value if found else None
 
     def _chosen(self, method: MethodTable) -> MethodFacts:
         """What auto takes on this network, for the instances it will run on."""

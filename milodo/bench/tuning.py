@@ -1,8 +1,9 @@
 """Fair tuning: every parameter of every method, on instances that are never tested on.
 
 All candidates of a grid run side by side in batches (a step size may be a tensor), until the first of them reaches the target
-or the iterations are used up; then a finer grid around the best, a few times over. Where no optimum is known there is no gap to
-reach: all candidates run to the end, and the lowest mean loss of the average model wins.
+or the iterations are used up; then a finer grid around the best, a few times over. The best few run on until each has its own
+cost, and the cheapest of them that still works with larger steps is taken. Where no optimum is known there is no gap to reach:
+all candidates run to the end, and the lowest mean loss of the average model wins.
 """
 
 from __future__ import annotations
@@ -90,12 +91,13 @@ FEW_LOSSES = 3
 @torch.no_grad()
 def tune(
     method: type[Algorithm], problem: Problem, net: Network, optimum: torch.Tensor | None, search: Search,
-    *, fixed: Parameters | None = None, make: Make | None = None, beat: float = math.inf,
+    *, fixed: Parameters | None = None, make: Make | None = None, start: Parameters | None = None, beat: float = math.inf,
     progress: Callable[[float, str], None] | None = None,
 ) -> Tuning:  # fmt: skip
     """The parameters with which `method` reaches the target soonest on `problem`, whose optimal values are given; without them,
     the parameters with the lowest loss in the end. `make` makes the method from its parameters, where it is to be one with short
-    messages, say; what costs more than `beat`, a score that is known from elsewhere, is not run on."""
+    messages, say. The result is never worse than `start`, e.g. the best parameters of the method with full messages. What costs
+    more than `beat`, a score that is known from elsewhere, is not run on."""
     fixed = dict(fixed or {})
     kinds = {name: kind for name, kind in method.space.items() if name not in fixed}
     free = {name: kind for name, kind in kinds.items() if isinstance(kind, Continuous)}
@@ -114,6 +116,8 @@ def tune(
     ratio = {name: float(grid[1] / grid[0]) for name, grid in grids.items()}
     trials = _Trials(make or (lambda parameters: method(**parameters)), problem, net, optimum, search, beat)
     stages = 1 + (search.refinements if free else 0)
+    if start is not None:
+        trials.run_start(start, list(free))
 
     def run(grids: dict[str, np.ndarray], stage: int) -> None:
         for number, choice in enumerate(choices):
@@ -170,7 +174,8 @@ class _Trials:
     ) -> None:
         self.make, self.problem, self.net, self.optimum, self.search, self.beat = make, problem, net, optimum, search, beat
         self.done: list[Trial] = []
-        self.unit: dict[tuple[tuple[str, float | int], ...], float] = {}
+        self.start: Parameters | None = None
+        self.unit: dict[frozenset[tuple[str, Any]], float] = {}
         """What an iteration costs, by whole-numbered parameters."""
         self.judge = Judge(problem, StackedObserver(), steps=search.iterations)
 
@@ -186,8 +191,14 @@ class _Trials:
             to_beat = min(self.beat, self.best.score) if self.done else self.beat
             self.done += self._run_side_by_side(choice, combinations, self.search, to_beat, progress)
 
+    def run_start(self, start: Parameters, free: list[str]) -> None:
+        """The first candidate, alone: its cost is known before the others have theirs to beat."""
+        self.start = start
+        choice = {name: value for name, value in start.items() if name not in free}
+        self.done += self._run_side_by_side(choice, [{name: start[name] for name in free}], self.search, self.beat, _silent)
+
     def sturdiest(self, steps: list[str], free: list[str]) -> Trial:
-        """The best trial that still works with its step sizes a little larger.
+        """The best trial that still works with its step sizes a little larger; the start, if that is better.
 
         The fastest step size often lies at the edge of stability, and an unseen instance with a slightly larger Lipschitz
         constant falls off it: without this, tuned PG-EXTRA diverged on 5 of 32 test instances.
@@ -199,15 +210,26 @@ class _Trials:
         few = FRONT if self.optimum is not None else FEW_LOSSES
         front = [t for t in sorted(self.done, key=_rank) if not t.diverged and choice.items() <= t.parameters.items()][:few]
         larger = [{name: t.parameters[name] * (MARGIN if name in steps else 1) for name in free} for t in front]
-        search = self.search
+        search, again = self.search, []
         if self.optimum is not None:
-            longer = max(1, min(search.iterations, math.ceil(3 * best.score / self.unit[tuple(choice.items())])))
+            longer = max(1, min(search.iterations, math.ceil(3 * best.score / self.unit[frozenset(choice.items())])))
             search = search.model_copy(update={"iterations": longer})
-        pushed = self._run_side_by_side(choice, larger, search, None, lambda fraction: None)
-        for trial, push in zip(front, pushed, strict=True):
-            if not push.diverged and push.gap <= 2 * max(trial.gap, self.search.target):
-                return trial
-        return min(front, key=lambda t: max(t.parameters[name] for name in steps))
+            again = [{name: t.parameters[name] for name in free} for t in front]
+        ran = self._run_side_by_side(choice, again + larger, search, None, _silent)
+        if again:
+            front = self._better_known(front, ran)
+        pairs = sorted(zip(front, ran[len(again) :], strict=True), key=lambda pair: _rank(pair[0]))
+        sturdy = (t for t, push in pairs if not push.diverged and push.gap <= 2 * max(t.gap, self.search.target))
+        found = next(sturdy, min(front, key=lambda t: max(t.parameters[name] for name in steps)))
+        starts = [t for t in self.done if self.start is not None and t.parameters == self.start]
+        return min([found, *starts], key=_rank)
+
+    def _better_known(self, trials: list[Trial], again: list[Trial]) -> list[Trial]:
+        """Trials, some of which ended because another one had reached the target, as they are now that they have run on."""
+        known = [new if new.score < old.score else old for old, new in zip(trials, again, strict=False)]
+        replaced = {id(old): new for old, new in zip(trials, known, strict=True)}
+        self.done = [replaced.get(id(trial), trial) for trial in self.done]
+        return known
 
     def _run_side_by_side(
         self, choice: Parameters, candidates: list[Parameters], search: Search, to_beat: float | None, progress: Progress
@@ -227,7 +249,7 @@ class _Trials:
             beaten = known and to_beat is not None and (reached or k * unit > to_beat)
             if beaten or not any(group.alive for group in groups):
                 break
-        self.unit[tuple(choice.items())] = unit
+        self.unit[frozenset(choice.items())] = unit
         judge = _judge if known else _judge_loss
         gaps = [seen for group in groups for seen in group.gaps]
         return [judge(c | choice, seen, search, unit) for c, seen in zip(candidates, gaps, strict=True)]
@@ -284,6 +306,10 @@ class _Group:
         return min((self.gaps[c][-1][1] for c in self.alive), default=math.inf)
 
 
+def _silent(fraction: float) -> None:
+    """Nobody is told."""
+
+
 def _same(a: Parameters, b: Parameters) -> bool:
     return all(math.isclose(a[name], b[name], rel_tol=1e-9) for name in a)
 
@@ -293,16 +319,18 @@ def _rank(trial: Trial) -> tuple[float, float]:
 
 
 def _judge(parameters: Parameters, gaps: list[tuple[int, float]], search: Search, unit: float) -> Trial:
-    k, gap = gaps[-1]
-    if gap == math.inf:
+    end = gaps[-1][1]
+    if end == math.inf:
         return Trial(parameters, math.inf, False, math.inf, True)
-    if gap > search.target:
-        return Trial(parameters, search.iterations * unit * (1 + math.log10(gap / search.target)), False, gap, False)
-    if len(gaps) > 1:
+    first = next((look for look, (_, gap) in enumerate(gaps) if gap <= search.target), None)
+    if first is None:
+        return Trial(parameters, search.iterations * unit * (1 + math.log10(end / search.target)), False, end, False)
+    k, gap = gaps[first]
+    if first > 0:
         # The gap falls roughly geometrically between two looks.
-        k0, gap0 = gaps[-2]
+        k0, gap0 = gaps[first - 1]
         k = k0 + (k - k0) * math.log(max(gap0 / search.target, 1)) / math.log(max(gap0 / max(gap, 1e-300), 1 + 1e-12))
-    return Trial(parameters, k * unit, True, gap, False)
+    return Trial(parameters, k * unit, True, end, False)
 
 
 def _judge_loss(parameters: Parameters, losses: list[tuple[int, float]], search: Search, unit: float) -> Trial:
