@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -98,6 +99,12 @@ class _Inboxes(dict[tuple[int, int], Inbox]):
 
 INBOXES = WeakKeyDictionary[Any, _Inboxes]()
 """Of each group of processes: a receive that is posted outlives the network that posted it, and takes the next one's message."""
+
+
+def never_free(error: BaseException) -> None:
+    """Keeps what a run that broke had posted until the process ends, also while the interpreter goes: gloo would wait for the
+    other end of each receive that is freed, and the other end may never send."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))
 
 
 class Wait(NamedTuple):

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
 from milodo.errors import InvalidInput, Stopped, shortened
-from milodo.network.distributed import TIMEOUT, PeerLost
+from milodo.network.distributed import TIMEOUT, PeerLost, never_free
 from milodo.runtime.meeting import PARTING, PAUSE, WAITING, RollCall, kept_meeting_point, meeting_point, number, within
 from milodo.version import __version__
 
@@ -203,6 +204,8 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu", *, again: bool = False
         group.stop(f"rank {rank} failed; its own message says why")
         raise
     finally:
+        if (error := sys.exc_info()[1]) is not None:
+            never_free(error)  # with its traceback, and what the functions in it had posted
         over.set()
         with contextlib.suppress(Stopped):
             group.leave(stays=stays)
