@@ -2,7 +2,7 @@
 
 Each hospital has a CSV file of its own. Three processes start, one a hospital; each reads its own file and nothing else, and
 talks to its two neighbours. What they say: counts and sums (to standardise), and iterates of the model. At the end all three have
-the coefficients that a Lasso on all patients together would give; the first one prints and saves them.
+saved the coefficients that a Lasso on all patients together would give, the same to the last bit; the first one prints them.
 
     python examples/hospitals.py [FOLDER]
 """
@@ -47,12 +47,14 @@ def main() -> None:
     sites = []
     for rank, file in enumerate(files):
         command = [sys.executable, "-m", "milodo", "node", "--data", str(file), "--target", "days", "--loss", "squared"]
-        command += ["--l1", "0.1", "--standardise", "--graph", "ring", "--out", str(folder / "fit")]
+        command += ["--l1", "0.1", "--standardise", "--graph", "ring", "--out", str(folder / "fit-{rank}")]
         sites.append(subprocess.Popen(command, env={**os.environ, **meeting, "RANK": str(rank)}))
     if any([site.wait() for site in sites]):
         sys.exit("a hospital did not finish; its message says why")
 
-    fit = json.loads((folder / "fit" / "fit.json").read_text())
+    fits = [json.loads((folder / f"fit-{rank}" / "fit.json").read_text()) for rank in range(len(files))]
+    assert len({fit["sha256"] for fit in fits}) == 1
+    fit = fits[0]
     print("\nwhat the days depend on, per standard deviation:")
     for name, found, true in zip(FEATURES, fit["standardised"], TRUTH, strict=True):
         print(f"  {name:20s} {found:+.3f}   (truth {true:+.1f})")

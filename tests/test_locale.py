@@ -44,8 +44,8 @@ parameters = { gamma = 0.05 }
 
 def test_a_locale_that_knows_ascii_only_loses_nothing(tmp_path):
     """Names in files, on the command line and of folders; the files begin with the mark that some programs put there."""
-    for name in "ab":
-        (tmp_path / f"{name}.csv").write_text(SITE, encoding="utf-8-sig")
+    for name, more in (("a", ""), ("b", "5,5,0,1\n")):
+        (tmp_path / f"{name}.csv").write_text(SITE + more, encoding="utf-8-sig")
     (tmp_path / "race.toml").write_text(RACE, encoding="utf-8-sig")
     solve = ["solve", "--data", "?.csv", "--target", "ziel é", "--graph", "path", "--l1", "0.1", "--out", "größe"]
     bench = ["bench", "race.toml", "--out", "γ"]

@@ -111,7 +111,7 @@ def test_separable_classes_without_a_penalty_are_said_to_have_no_answer(links):
 def test_a_graph_without_a_spanning_tree_is_refused(tmp_path, capsys):
     (tmp_path / "links").write_text("0 1\n2 3\n")
     for k in range(4):
-        (tmp_path / f"{k}.csv").write_text("a,y\n1,2\n3,5\n")
+        (tmp_path / f"{k}.csv").write_text(f"a,y\n1,2\n3,{k}\n")
     words = ["solve", "--data", str(tmp_path / "*.csv"), "--graph", str(tmp_path / "links"), "--out", str(tmp_path / "out")]
     assert run(words) == 2 and "disconnected" in capsys.readouterr().err
 

@@ -210,7 +210,14 @@ def test_nodes_that_read_only_their_own_file_find_what_one_process_finds(tmp_pat
         simulated["iterations"],
     )
     assert real["runtime"] == "distributed"
-    assert "It will cost" in ends[0][1] and "(intercept)" in ends[0][1] and not ends[1][1].strip()
+    assert "It will cost" in ends[0].out and "(intercept)" in ends[0].out
+    copies = [out, out / "node-1", out / "node-2"]
+    saved = [json.loads((folder / "fit.json").read_text()) for folder in copies]
+    assert len({(copy["sha256"], str(copy["coefficients"]), copy["intercept"]) for copy in saved}) == 1
+    assert read_coefficients(copies[1]) == read_coefficients(copies[2]) == read_coefficients(out)
+    for rank, (end, folder) in enumerate(zip(ends, copies, strict=True)):
+        assert f"Node {rank} saved its copy of the model in {folder / 'fit.json'}: sha256 {real['sha256']}." in end.out
+    assert [site["rows"] for site in real["sites"]] == [site["rows"] for site in simulated["sites"]]
 
 
 BREAKS = {

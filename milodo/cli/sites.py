@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ from milodo.status import Status
 if TYPE_CHECKING:
     from milodo.fit import Choice, Fit, PenaltyPath, Task
     from milodo.fit.model import Plan
+    from milodo.fit.task import SiteFacts
 
 Target = Annotated[str, typer.Option(help="The column to predict.", callback=as_written)]
 Loss = Annotated[str, typer.Option(help="squared (regression) or logistic (two classes).")]
@@ -111,10 +112,11 @@ def solve(
         with Bars(console) as bars:
             progress, path = progress_of(bars, task), None
             if choice is None:
-                fit = fit_here(sites, task, progress, announce_plan)
+                fit = fit_here(sites, task, progress, announce_plan, list_sites)
             else:
                 along = partial(bars, "path")
-                fit, path = choose_here(sites, task, choice, progress=progress, announce=announce_plan, along=along)
+                told = {"progress": progress, "announce": announce_plan, "along": along}
+                fit, path = choose_here(sites, task, choice, list_sites, **told)
         with writing_to(out):
             write(fit, path, task, choice, out, "simulated")
     show_fit(fit, path, out)
@@ -128,7 +130,10 @@ def node(
     standardise: Standardise = False, ignore: Ignore = None, method: Method = None,
     chosen: Set = None, optimizer: Optimizer = None, tolerance: Tolerance = 1e-8, iterations: Iterations = 200_000,
     folds: FoldsOption = "5", rule: RuleOption = "min", penalties: Penalties = 30, seed: Seed = 0,
-    out: Annotated[Path, typer.Option(help="Where node 0 writes fit.json and coefficients.csv.")] = Path("runs/fit"),
+    out: Annotated[
+        Path,
+        typer.Option(help="Where node 0 saves fit.json and coefficients.csv; node 2 in OUT/node-2. {rank} stands for the node."),
+    ] = Path("runs/fit"),
     snapshot_every: SnapshotEvery = None, resume: Resume = False, timeout: Timeout = None,
 ) -> None:  # fmt: skip
     """Be one site of a decentralised fit: this process reads its own file and talks to its neighbours only.
@@ -143,7 +148,7 @@ def node(
     from milodo.fit.tables import read_site
     from milodo.runtime.group import TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent
-    from milodo.runtime.sites import fit_with_others
+    from milodo.runtime.sites import fit_with_others, folder_of
 
     if not launched():
         raise InvalidInput(
@@ -153,17 +158,22 @@ def node(
     die_with_parent()
     torch.set_num_threads(1)
     advice = resuming(out, typed(), f"To start again: {typed()}", snapshot_every)
-    with advice, joined(timeout or TIMEOUT) as group, first(group, Bars(console)) as bars, first(group, locked(out)):
-        task, choice, writes = task_of(context, chosen), choice_of(context), group.rank == 0
+    with advice, joined(timeout or TIMEOUT) as group, first(group, Bars(console)) as bars:
+        task, choice, shows = task_of(context, chosen), choice_of(context), group.rank == 0
         site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [])
         fit, path = fit_with_others(
             site, task, group, progress_of(bars, task) if bars else None,
-            choice=choice, along=partial(bars, "path") if bars else None, announce=announce_plan if writes else None,
-            write=(lambda found, path: write(found, path, task, choice, out, "distributed")) if writes else None,
+            choice=choice, along=partial(bars, "path") if bars else None,
+            announce=announce_plan if shows else None, listing=list_sites if shows else None,
+            write=lambda found, path, folder: write(found, path, task, choice, folder, "distributed"),
             out=out, snapshot_every=snapshot_every, resume=resume,
         )  # fmt: skip
-    if writes:
-        show_fit(fit, path, out)
+    folder = folder_of(out, group.rank)
+    say(console, f"Node {group.rank} saved its copy of the model in {folder / 'fit.json'}: sha256 {fit.sha256}.")
+    if shows:
+        show_fit(fit, path, folder)
+    if fit.status is not Status.CONVERGED:
+        raise typer.Exit(1)
 
 
 def task_of(context: typer.Context, chosen: list[str] | None) -> Task:
@@ -230,6 +240,12 @@ def progress_of(bars: Bars, task: Task) -> Callable[[int, float], None]:
         bars("fit", min(max(done, k / task.iterations, 0.0), 0.99) if off > task.tolerance else 1.0, f"k = {k}, off by {off:.0e}")
 
     return progress
+
+
+def list_sites(sites: Sequence[SiteFacts]) -> None:
+    from milodo.cli.tables import sites_table
+
+    console.print(sites_table(sites))
 
 
 def announce_plan(plan: Plan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from milodo.bench.run_file import RunFile, TuningFacts
     from milodo.bench.speedup import Speedup
     from milodo.fit import Fit, PenaltyPath
+    from milodo.fit.task import SiteFacts
     from milodo.learned.checkpoint import Card
 
 
@@ -168,6 +170,20 @@ def path_table(path: PenaltyPath) -> Table:
         )  # fmt: skip
     rule = "least mean loss" if path.rule == "min" else "largest within one standard error of the least"
     table.caption = f"chosen: {path.penalty:.6g}, the {rule}; the path took {amount(path.bytes)} in {path.rounds:,} rounds"
+    return table
+
+
+def sites_table(sites: Sequence[SiteFacts]) -> Table:
+    """Whose rows are fitted: a file too many is seen here, before it counts."""
+    table = Table(title=f"{len(sites)} sites, {sum(site.rows for site in sites):,} rows", title_justify="left")
+    classes = sorted({label for site in sites for label in site.classes or ()})
+    for column in ("site", "rows", *(f"of class {escape(repr(label))}" for label in classes), "features"):
+        table.add_column(column, justify="left" if column == "site" else "right")
+    for site in sites[:LONGEST]:
+        counts = (f"{(site.classes or {}).get(label, 0):,}" for label in classes)
+        table.add_row(escape(site.name), f"{site.rows:,}", *counts, f"{site.columns:,}")
+    if len(sites) > LONGEST:
+        table.caption = f"the first {LONGEST} are shown; fit.json has them all"
     return table
 
 

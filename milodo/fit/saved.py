@@ -14,7 +14,7 @@ from scipy.special import expit
 from milodo.errors import LARGEST, InvalidInput, quoted, shortened
 from milodo.files import is_file, is_folder, read_versioned_json
 from milodo.fit.sites import label, numbers
-from milodo.fit.task import Fit
+from milodo.fit.task import Fit, SiteFacts
 from milodo.status import Status
 
 NAME = "fit.json"
@@ -45,6 +45,17 @@ class SavedTask(BaseModel):
     iterations: Annotated[int, Field(ge=1, le=LARGEST)] = 200_000
 
 
+class SavedSite(BaseModel):
+    """What was said of a site before the fit."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    name: str
+    rows: Count
+    columns: Count
+    classes: dict[str, Count] | None = None
+
+
 class Saved(BaseModel):
     """What came out. A number that JSON has no word for, an infinity or none at all, is null."""
 
@@ -70,6 +81,8 @@ class Saved(BaseModel):
     rounds: Count = 0
     bytes: Count = 0
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    sites: Annotated[tuple[SavedSite, ...], Field(strict=False)] = ()
+    sha256: str | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -79,16 +92,19 @@ class Saved(BaseModel):
             raise ValueError("a column occurs twice, or is the target as well")
         if (self.classes is None) != (self.task.loss == "squared") or len(set(self.classes or "ab")) != 2:
             raise ValueError(f"the {self.task.loss} loss with classes {quoted(self.classes)}")
+        if self.sha256 is not None and self.sha256 != self.fit.sha256:
+            raise ValueError("columns, coefficients and intercept are not those that were saved: their sha256 is another")
         return self
 
     @property
     def fit(self) -> Fit:
         """As it was before it was saved."""
-        plain = {name: getattr(self, name) for name in type(self).model_fields if name != "task"}
+        plain = {name: getattr(self, name) for name in type(self).model_fields if name not in ("task", "sha256")}
         for name in ("objective", "unit", "gap", "residual", "consensus"):
             plain[name] = math.nan if plain[name] is None else plain[name]
         lists = {"coefficients": list(self.coefficients), "standardised": self.standardised and list(self.standardised)}
-        return Fit(**{**plain, **lists, "status": Status[self.status]})
+        sites = tuple(SiteFacts(**site.model_dump()) for site in self.sites)
+        return Fit(**{**plain, **lists, "sites": sites, "status": Status[self.status]})
 
     def features(self, name: str, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """The columns of the fit [N, d], found by their names, out of a table that a message calls `name`."""

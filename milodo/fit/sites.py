@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from torch import Tensor
 from milodo.errors import InvalidInput, quoted, shortened
 from milodo.fit.model import Plan, fit_model
 from milodo.fit.path import Choice, PenaltyPath, fit_path
-from milodo.fit.task import Fit, Task
+from milodo.fit.task import Fit, SiteFacts, Task
 from milodo.network import Network, Observer, StackedNetwork, StackedObserver
 
 BLANK = "[ \t\r\n\xa0]*"
@@ -44,24 +47,66 @@ def fit_here(
     task: Task,
     progress: Callable[[int, float], None] | None = None,
     announce: Callable[[Plan], None] | None = None,
+    listing: Callable[[Sequence[SiteFacts]], None] | None = None,
 ) -> Fit:
-    """All sites in this process: a simulation that moves no bytes, and counts those it would move."""
-    net, classes = _met(sites, task)
-    return fit_sites(sites, classes, task, net, StackedObserver(), progress=progress, announce=announce)
+    """All sites in this process: a simulation that moves no bytes, and counts those it would move.
+
+    `listing` is shown the sites before anything is computed.
+    """
+    sites, net, classes, facts = _met(sites, task, listing)
+    return replace(fit_sites(sites, classes, task, net, StackedObserver(), progress=progress, announce=announce), sites=facts)
 
 
-def choose_here(sites: Sequence[Site], task: Task, choice: Choice, **also: Any) -> tuple[Fit, PenaltyPath]:
+def choose_here(
+    sites: Sequence[Site], task: Task, choice: Choice, listing: Callable[[Sequence[SiteFacts]], None] | None = None, **also: Any
+) -> tuple[Fit, PenaltyPath]:
     """The same with a penalty that is chosen; `also` are further arguments of fit_path."""
-    net, classes = _met(sites, task)
-    return choose_sites(sites, classes, task, choice, net, StackedObserver(), **also)
+    sites, net, classes, facts = _met(sites, task, listing)
+    fit, path = choose_sites(sites, classes, task, choice, net, StackedObserver(), **also)
+    return replace(fit, sites=facts), path
 
 
-def _met(sites: Sequence[Site], task: Task) -> tuple[StackedNetwork, tuple[str, str] | None]:
+def _met(
+    sites: Sequence[Site], task: Task, listing: Callable[[Sequence[SiteFacts]], None] | None
+) -> tuple[list[Site], StackedNetwork, tuple[str, str] | None, tuple[SiteFacts, ...]]:
     for site in sites[1:]:
         same_columns(sites[0].name, sites[0].columns, site.name, site.columns)
+    facts = tuple(facts_of(site, task) for site in sites)
+    if listing:
+        listing(facts)
+    for (one, first), (two, other) in combinations(zip(facts, sites, strict=True), 2):
+        if may_be_the_same(one, two) and content_digest(first) == content_digest(other):
+            raise twice(first.name, other.name)
     net = StackedNetwork(task.topology(len(sites)), task.weights)
-    classes = two_classes([classes_here(site, task.target) for site in sites], task.target) if task.loss == "logistic" else None
-    return net, classes
+    classes = two_classes([fact.classes or () for fact in facts], task.target) if task.loss == "logistic" else None
+    return list(sites), net, classes, facts
+
+
+def facts_of(site: Site, task: Task) -> SiteFacts:
+    """What the others and the file of the fit are told of it."""
+    classes = class_counts(site, task.target) if task.loss == "logistic" else None
+    return SiteFacts(site.name, len(site), len(site.columns), classes)
+
+
+def may_be_the_same(one: SiteFacts, other: SiteFacts) -> bool:
+    """As far as can be seen without looking at the rows."""
+    return (one.rows, one.classes) == (other.rows, other.classes)
+
+
+def content_digest(site: Site) -> bytes:
+    """Of names, features and target: equal for the same rows in the same order."""
+    found = hashlib.sha256(repr(site.columns).encode())
+    found.update(np.ascontiguousarray(site.features).data)
+    target = site.target
+    found.update(repr(target.tolist()).encode() if target.dtype == object else np.ascontiguousarray(target).data)
+    return found.digest()
+
+
+def twice(first: str, other: str) -> InvalidInput:
+    return InvalidInput(
+        f"{other} holds the very same rows as {first}, so each of them would count twice. Leave one of them out; if two sites do "
+        "have the same rows, put both into one file."
+    )
 
 
 def fit_sites(
@@ -107,19 +152,26 @@ def numeric_target(site: Site, name: str) -> np.ndarray:
 
 def classes_here(site: Site, name: str) -> list[str]:
     """The different values of the target at one site, as text."""
-    values = sorted({label(value) for value in site.target.tolist()})
-    if {"", "nan", "None"} & set(values):
+    return list(class_counts(site, name))
+
+
+def class_counts(site: Site, name: str) -> dict[str, int]:
+    """How many rows have each value of the target, sorted by the values as text."""
+    found: Counter[str] = Counter()
+    for value, count in Counter(site.target.tolist()).items():
+        found[label(value)] += count
+    if {"", "nan", "None"} & set(found):
         raise InvalidInput(f"{site.name}: column {quoted(name)} has missing values. Remove those rows first.")
-    if len(values) > 2:  # said here and told to nobody: so many values are data, not classes
+    if len(found) > 2:  # said here and told to nobody: so many values are data, not classes
         raise InvalidInput(
-            f"{site.name}: column {quoted(name)} has {len(values)} different values, but the logistic loss needs two classes. "
+            f"{site.name}: column {quoted(name)} has {len(found)} different values, but the logistic loss needs two classes. "
             "Use the squared loss for numbers, or milodo.sklearn for more classes.",
             "loss",
         )
-    return values
+    return dict(sorted(found.items()))
 
 
-def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, str]:
+def two_classes(everywhere: Sequence[Iterable[str]], name: str) -> tuple[str, str]:
     """The two classes of all sites together, in sorted order (numbers by value): the second is what is predicted."""
     found = {label for labels in everywhere for label in labels}
     if len(found) != 2:
@@ -135,7 +187,9 @@ def two_classes(everywhere: Sequence[Sequence[str]], name: str) -> tuple[str, st
 
 def indicator(site: Site, classes: tuple[str, str]) -> np.ndarray:
     """1 where the target is the second class."""
-    return np.array([float(label(value) == classes[1]) for value in site.target.tolist()])
+    values = site.target.tolist()
+    second = {value: float(label(value) == classes[1]) for value in set(values)}
+    return np.array([second[value] for value in values])
 
 
 def label(value: object) -> str:

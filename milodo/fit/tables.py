@@ -163,6 +163,7 @@ def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: 
     make_writable(folder)
     content = {key: _finite(value) for key, value in asdict(fit).items()} | {"status": fit.status.name}
     facts: dict[str, Any] = {"format": FORMAT, "runtime": runtime, "command": command, "task": asdict(task), **content}
+    facts["sha256"] = fit.sha256
     write_json(folder / "fit.json", {**facts, "provenance": provenance()})
     rows = zip((*fit.columns, "(intercept)"), (*fit.coefficients, fit.intercept), strict=True)
     write_csv(folder / "coefficients.csv", ["name", "coefficient"], rows)

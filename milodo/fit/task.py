@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from milodo.algorithms import METHODS
 from milodo.algorithms.auto import PAYS
@@ -82,6 +86,18 @@ class Task:
 
 
 @dataclass(frozen=True)
+class SiteFacts:
+    """What all sites may know of one, and what is kept with the fit."""
+
+    name: str
+    rows: int
+    columns: int
+    """Features, without the target."""
+    classes: dict[str, int] | None = None
+    """How many rows each class has, where classes are fitted."""
+
+
+@dataclass(frozen=True)
 class Fit:
     """What came out, the same at every site up to the consensus error."""
 
@@ -111,3 +127,11 @@ class Fit:
     rounds: int
     bytes: int
     seconds: float
+    sites: tuple[SiteFacts, ...] = ()
+    """Of whose rows it is the model, where they are known by name."""
+
+    @property
+    def sha256(self) -> str:
+        """Of the names of the columns and the bits of coefficients and intercept: equal where the models are."""
+        numbers = np.concatenate([np.ravel(self.coefficients), np.ravel(self.intercept)]).astype("<f8")
+        return hashlib.sha256(json.dumps(self.columns).encode() + numbers.tobytes()).hexdigest()

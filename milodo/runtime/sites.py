@@ -3,67 +3,115 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import asdict
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from milodo.files import make_writable
+from milodo.errors import Stopped
+from milodo.files import locked, make_writable
 from milodo.fit import Choice, Fit, PenaltyPath, Plan, Site, Task, choose_sites, fit_sites
-from milodo.fit.sites import classes_here, numeric_target, same_columns, two_classes
+from milodo.fit.sites import content_digest, facts_of, may_be_the_same, numeric_target, same_columns, twice, two_classes
+from milodo.fit.task import SiteFacts
 from milodo.learned.checkpoint import find_optimizer, read_card
 from milodo.network import DistributedNetwork, TreeObserver
 from milodo.runtime.group import Group, flat
 from milodo.runtime.snapshots import Snapshots
 
+SLOW = {"n": 1 << 14, "r": 8, "p": 1}
+"""Of scrypt: some 50 ms a guess for whoever would guess the rows of a small site from their digest."""
+
+
+def folder_of(out: Path, rank: int) -> Path:
+    """Where a node saves its copy: node 0 in `out`, node r in out/node-r; {rank} in `out` stands for the number instead."""
+    if "{rank}" in str(out):
+        return Path(str(out).replace("{rank}", str(rank)))
+    return out / f"node-{rank}" if rank else out
+
 
 def fit_with_others(
     site: Site, task: Task, group: Group, progress: Callable[[int, float], None] | None = None,
     *, choice: Choice | None = None, along: Callable[[float, str], None] | None = None,
-    announce: Callable[[Plan], None] | None = None, write: Callable[[Fit, PenaltyPath | None], None] | None = None,
-    out: Path | None = None, snapshot_every: int | None = None, resume: bool = False,
+    announce: Callable[[Plan], None] | None = None, listing: Callable[[Sequence[SiteFacts]], None] | None = None,
+    write: Callable[[Fit, PenaltyPath | None, Path], None],
+    out: Path, snapshot_every: int | None = None, resume: bool = False,
 ) -> tuple[Fit, PenaltyPath | None]:  # fmt: skip
     """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point.
 
     With a choice the penalty is chosen first; snapshots are of the fit after it, and who resumes chooses again, the same.
-    `write` saves the result into `out` before anybody forgets its snapshots there.
+    `write` saves the result into this node's folder before anybody forgets its snapshots in `out`. `listing` is shown all sites.
     """
     graph = task.topology(group.world)
-    classes = classes_here(site, task.target) if task.loss == "logistic" else None
+    own = facts_of(replace(site, name=Path(site.name).name), task)
     if task.loss == "squared":
         numeric_target(site, task.target)  # refused here, before anybody waits for this site
     net = DistributedNetwork(graph, task.weights, processes=[(node,) for node in range(graph.n)], timeout=group.timeout)
-    keeper = None
-    if out is not None and snapshot_every:
-        data = hashlib.sha256(site.features.tobytes() + repr(site.target.tolist()).encode()).hexdigest()
-        run = f"{asdict(task)} {choice} {graph.fingerprint} {site.columns} {data}"
-        keeper = Snapshots(out / "snapshots", group.rank, net, snapshot_every, hashlib.sha256(run.encode()).hexdigest())
+    keeper, kept = None, folder_of(out, group.rank) if "{rank}" in str(out) else out
+    if snapshot_every:
+        run = f"{asdict(task)} {choice} {graph.fingerprint} {site.columns} {content_digest(site).hex()}"
+        keeper = Snapshots(kept / "snapshots", group.rank, net, snapshot_every, hashlib.sha256(run.encode()).hexdigest())
     weights = read_card(find_optimizer(task.optimizer)).weights.sha256 if task.optimizer else None
     chosen = {"l1": "auto", "choice": asdict(choice)} if choice else {}
     same = {**asdict(task), **chosen, "graph": graph.fingerprint, "optimizer": weights}
     same |= {"snapshot-every": snapshot_every, "resume": resume}
-    own = {"columns": list(site.columns), "classes": classes, "file": Path(site.name).name}
-    facts = {"same": flat(same), **own, "snapshots": keeper.available() if keeper else []}
+    facts = {"same": flat(same), "site": asdict(own), "columns": list(site.columns), "salt": secrets.token_hex(16)}
+    facts["snapshots"] = keeper.available() if keeper else []
     everybody = group.agree(facts, lambda rank: f"node {rank} (rank {rank})")
-    first = f"node 0's {everybody[0]['file']}"
-    for rank, other in enumerate(everybody):
-        same_columns(first, everybody[0]["columns"], f"node {rank}'s {other['file']}", other["columns"])
-    pair = two_classes([other["classes"] for other in everybody], task.target) if task.loss == "logistic" else None
+    sites = [_named(rank, SiteFacts(**other["site"])) for rank, other in enumerate(everybody)]
+    for other, told in zip(sites, everybody, strict=True):
+        same_columns(sites[0].name, everybody[0]["columns"], other.name, told["columns"])
+    if listing:
+        listing(sites)
+    refuse_copies(site, sites, group, everybody[0]["salt"])
+    pair = two_classes([other.classes or () for other in sites], task.target) if task.loss == "logistic" else None
     if keeper is not None:
         resume = resume or group.restarted
         keeper.choose([other["snapshots"] for other in everybody] if resume else [[]])
+        make_writable(kept)  # before the work, not after it
     observer = TreeObserver(net.peers, graph.n)
-    if out is not None and (write is not None or keeper is not None):
-        make_writable(out)  # before the work, not after it
-    group.meet("ready")
-    also: dict[str, Any] = {"keeper": keeper, "progress": progress, "announce": announce}
-    if choice is None:
-        found, path = fit_sites([site], pair, task, net, observer, **also), None
-    else:
-        found, path = choose_sites([site], pair, task, choice, net, observer, along=along, **also)
-    if write is not None:
-        write(found, path)
+    group.meet("agreed")
+    with locked(folder_of(out, group.rank)):
+        group.meet("ready")
+        also: dict[str, Any] = {"keeper": keeper, "progress": progress, "announce": announce}
+        if choice is None:
+            found, path = fit_sites([site], pair, task, net, observer, **also), None
+        else:
+            found, path = choose_sites([site], pair, task, choice, net, observer, along=along, **also)
+        found = replace(found, sites=tuple(sites))
+        refuse_other_models(found, group)
+        write(found, path, folder_of(out, group.rank))
     observer.barrier()
     if keeper is not None:
         keeper.forget()
     return found, path
+
+
+def _named(rank: int, facts: SiteFacts) -> SiteFacts:
+    return replace(facts, name=f"node {rank}'s {facts.name}")
+
+
+def refuse_copies(site: Site, sites: Sequence[SiteFacts], group: Group, salt: str) -> None:
+    """Refuses two sites with the same rows. Only a site with as many rows (of each class) as another one publishes a digest of
+    them, salted for this run and slow to compute."""
+    alike = [rank for rank, other in enumerate(sites) if may_be_the_same(sites[group.rank], other)]
+    if len(alike) == 1:
+        return
+    own = hashlib.scrypt(content_digest(site), salt=salt.encode(), **SLOW).hex()
+    group.tell(f"content/{group.rank}", {"digest": own})
+    for rank in alike:
+        if rank != group.rank and group.hear(f"content/{rank}", rank).get("digest") == own:
+            first, other = sorted((rank, group.rank))
+            raise twice(sites[first].name, sites[other].name)
+
+
+def refuse_other_models(found: Fit, group: Group) -> None:
+    """All sites must have found the same model, to the bit, before any of them saves it."""
+    group.tell(f"model/{group.rank}", {"sha256": found.sha256})
+    told = [group.hear(f"model/{rank}", rank).get("sha256") for rank in range(group.world)]
+    for rank, sha256 in enumerate(told):
+        if sha256 != told[0]:
+            raise Stopped(
+                f"node {rank} ended with another model than node 0 (sha256 {str(sha256)[:12]}... and {str(told[0])[:12]}...): "
+                "one of them computed wrongly, and neither is saved"
+            )
