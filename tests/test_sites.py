@@ -361,3 +361,17 @@ def test_an_archive_is_not_unpacked_beyond_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("milodo.memory.free_memory", lambda: 10**7)
     with pytest.raises(InvalidInput, match=r"unpacked, would need 80.8 MB of memory, but this machine has 10 MB free"):
         read_site(tmp_path / "a.npz", "y")
+
+
+def test_lossy_links_are_said_to_be_simulated_in_help_and_output(tmp_path, capsys):
+    for command in ("solve", "node"):
+        with pytest.raises(SystemExit):
+            run([command, "--help"])
+        assert "losses are simulated" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    files = [str(path) for path in hospitals(tmp_path)]
+    words = [word for file in files for word in ("--data", file)]
+    with pytest.raises(SystemExit):
+        run(
+            ["solve", *words, "--target", "progression", "--links", "lossy", "--tolerance", "0.1", "--out", str(tmp_path / "out")]
+        )
+    assert "simulated" in capsys.readouterr().out.partition("It will cost")[0]

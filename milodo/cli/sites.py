@@ -59,7 +59,11 @@ Penalties = Annotated[int, typer.Option("--penalties", help="With --l1 auto: how
 Seed = Annotated[int, typer.Option("--seed", help="With --l1 auto: of the folds.", min=0)]
 Graph = Annotated[str, typer.Option(help="Who talks to whom: ring, path, star, complete, ..., grid(2x3), or a file.")]
 Links = Annotated[
-    str, typer.Option(help="reliable: sums over a spanning tree, the cheapest; lossy: gossip, which survives lost messages.")
+    str,
+    typer.Option(
+        help="reliable: sums over a spanning tree, the cheapest; lossy: gossip, which goes on without lost messages where losses "
+        "are simulated. Real links lose none, and a process that does not answer ends the run."
+    ),
 ]
 Pay = Annotated[str, typer.Option(help="What is to be least: bytes, rounds or seconds. The method is chosen by it.")]
 Latency = Annotated[

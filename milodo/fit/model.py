@@ -174,7 +174,10 @@ def plan_for(task: Task, problem: Sampled, net: Network) -> Plan:
     d, height = problem.d - problem.reg.spares, net.topology.tree.height
     if task.links == "lossy":
         chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link_of(task, net))
-        why = "because links may lose messages: gossip goes on without them, and needs no tuning here"
+        why = (
+            "gossip for links that may lose messages (simulated: between real processes none is lost, and one that does not "
+            "answer ends the run), with nothing to tune"
+        )
         return _as_chosen(chosen, f"{chosen.best.name}, {why} ({brief(chosen.best.parameters)})")
     held = 8 * newton.numbers(problem.d)
     if newton.is_cheaper(task.loss, problem.d) and held <= LARGEST:

@@ -32,7 +32,7 @@ class Task:
     """The penalty is l1 ‖x‖₁ + l2/2 ‖x‖²; the intercept is spared."""
     graph: str = "ring"
     links: str = "reliable"
-    """'reliable', over which sums are exact, or 'lossy', which asks for gossip."""
+    """'reliable', over which sums are exact, or 'lossy', which asks for gossip: losses are simulated, real links have none."""
     pay: str = "bytes"
     """What is to be least: bytes, rounds or seconds."""
     latency: float | None = None
