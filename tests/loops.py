@@ -25,6 +25,7 @@ from milodo.runtime.group import joined
 N, STEPS, LR, BETA = 4, 50, 0.05, 0.8
 RACED = {
     "d-psgd": DPSGD(gamma=LR),
+    "prox-dgd": DSGDm(gamma=LR, alpha=1 - BETA),  # which SGD with momentum makes of it
     "dsgdm": DSGDm(gamma=LR, alpha=1 - BETA),
     "qg-dsgdm": QGDSGDm(gamma=LR, alpha=1 - BETA),
     "decentlam": DecentLaM(gamma=LR, alpha=1 - BETA),
@@ -32,9 +33,9 @@ RACED = {
     "gradient-tracking": GradientTracking(gamma=LR),
 }
 AHEAD = ("d-psgd", "gradient-tracking")
-MOMENTUM = ("dsgdm", "qg-dsgdm", "decentlam")
-SCALED = [(name, unscaled, None) for name in ("dsgdm", "qg-dsgdm", "gradient-tracking") for unscaled in (True, False)]
-SCALED += [(name, False, True) for name in ("dsgdm", "qg-dsgdm")]
+MOMENTUM = ("prox-dgd", "dsgdm", "qg-dsgdm", "decentlam")
+SCALED = [(name, unscaled, None) for name in ("prox-dgd", "qg-dsgdm", "gradient-tracking") for unscaled in (True, False)]
+SCALED += [(name, False, True) for name in ("prox-dgd", "qg-dsgdm")]
 """Method, whether gradients are unscaled before the step, and whether the optimizer is fused, which skips by itself."""
 CASES = {
     **{name: (name, {}) for name in RACED},
@@ -218,7 +219,7 @@ def special(rank: int, observer: TreeObserver) -> dict[str, float]:
     found = {}
     plain = run("qg-dsgdm", sgd(momentum=BETA))[0]
     found["a closure"] = off(plain, run("qg-dsgdm", sgd(momentum=BETA), closure=True)[0])
-    found["weight decay"] = off(run("qg-dsgdm", sgd(weight_decay=0.1))[0], run("dsgdm", sgd(weight_decay=0.1))[0])
+    found["weight decay"] = off(run("qg-dsgdm", sgd(weight_decay=0.1))[0], run("prox-dgd", sgd(weight_decay=0.1))[0])
     sizes = [parameter.numel() for parameter in plain.parameters()]
     lr = torch.tensor([LR / 2] * sum(sizes[:2]) + [LR] * sum(sizes[2:]), dtype=torch.float64)
     beta = torch.tensor([BETA] * sum(sizes[:2]) + [0.5] * sum(sizes[2:]), dtype=torch.float64)
@@ -231,13 +232,13 @@ def special(rank: int, observer: TreeObserver) -> dict[str, float]:
     frozen = module()
     frozen[0].requires_grad_(False)
     before = flat(frozen[0])
-    frozen = run("dsgdm", lambda p: torch.optim.Adam(p, lr=0.01), model=frozen)[0]
+    frozen = run("prox-dgd", lambda p: torch.optim.Adam(p, lr=0.01), model=frozen)[0]
     told = observer.total(before if rank == 0 else torch.zeros_like(before))
     found["frozen, with Adam"] = (flat(frozen[0]) - told).abs().max()  # node 0's, and never moved
     lbfgs, _, spread = run("d-psgd", lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=2), closure=True)
     found["L-BFGS fails"] = torch.tensor(0.0 if 0 < spread < torch.inf and flat(lbfgs).isfinite().all() else 1.0).double()
     normed = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3)).double()
-    normed, (_, buffers), _ = run("dsgdm", model=normed)
+    normed, (_, buffers), _ = run("prox-dgd", model=normed)
     own = torch.as_tensor(normed[1].running_mean)
     found["running statistics"] = (observer.mean(own.unsqueeze(0), dim=0) - buffers[0]).abs().max()
     found["own statistics are kept"] = (own - buffers[0]).abs().max()
@@ -255,7 +256,16 @@ def main() -> None:
             "cases": {case: compared(rank, case, observer) for case in CASES},
             "resumed": {
                 case: resumed(rank, observer, *CASES[case], out.parent)
-                for case in ("dsgdm", "qg-dsgdm", "d2", "gradient-tracking", "8-bit, one-peer", "8-bit, overlapped", "matchings")
+                for case in (
+                    "prox-dgd",
+                    "dsgdm",
+                    "qg-dsgdm",
+                    "d2",
+                    "gradient-tracking",
+                    "8-bit, one-peer",
+                    "8-bit, overlapped",
+                    "matchings",
+                )
             },
             "scaled": {
                 f"{name} {unscaled} {fused}": scaled(rank, observer, name, unscaled, fused) for name, unscaled, fused in SCALED

@@ -78,6 +78,7 @@ def test_methods_says_a_sentence_about_every_method(capsys, monkeypatch):
     rows = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
     assert [name.strip() for name, _ in rows] == ["auto", *METHODS, *LEARNED]
     assert all(len(sentence.split()) > 3 and sentence.strip().endswith(".") for _, sentence in rows)
+    assert len({sentence for _, sentence in rows}) == len(rows)  # each has its own
 
 
 def test_help_is_right_about_what_it_does_not_import():

@@ -16,9 +16,10 @@ from sklearn.linear_model import Lasso, LassoCV, LogisticRegressionCV
 from sklearn.model_selection import LeaveOneGroupOut
 
 from milodo.cli.main import run
+from milodo.cli.sites import at_end
 from milodo.errors import InvalidInput
 from milodo.fit import Choice, Task, fit_model, fit_path
-from milodo.fit.curve import Curve, decide
+from milodo.fit.curve import RULES, Curve, decide
 from milodo.fit.folds import SITES, deal_folds
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, LeastSquares, LogisticRegression
@@ -128,6 +129,14 @@ def test_the_rule_of_one_standard_error_takes_the_largest_penalty_that_is_as_goo
     _, path = Sites(X, y).choose(Task(target="y"), Choice(rule="1se"))
     below = [p for p, mean in enumerate(path.mean) if mean <= path.mean[path.best] + path.error[path.best]]
     assert path.chosen == below[0] < path.best and path.penalty > path.penalties[path.best]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_penalty_is_called_the_smallest_only_where_it_is(rule):
+    X, y = DIABETES
+    _, path = Sites(X, y).choose(Task(target="y"), Choice(rule=rule, n_alphas=8, eps=0.02))
+    assert path.at_end and (path.chosen == path.best) == (rule == "min")
+    assert ("The penalty chosen is the smallest" in at_end(path)) == (rule == "min")
 
 
 def test_one_site_is_left_out_at_a_time():

@@ -202,3 +202,23 @@ def test_predicting_needs_no_scikit_learn(fits):
 def test_a_target_among_the_ignored_is_still_the_target(tmp_path):
     pd.DataFrame({"a": [1.0, 2], "b": [3, 4], "y": [1, 2]}).to_csv(tmp_path / "a.csv", index=False)
     assert read_site(tmp_path / "a.csv", "y", ["y", "b"]).columns == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"), [(["--set", "gamma=1e3"], "diverged"), (["--iterations", "20"], "used all the iter")]
+)
+def test_predictions_of_a_fit_that_did_not_converge_say_so(fits, tmp_path, capsys, options, why):
+    asked = ["--method", "prox-ed", *options, "--iterations", "60", "--out", str(tmp_path / "fit")]
+    assert run(["solve", "--data", str(fits / "numbers-?.csv"), *asked]) == 1
+    capsys.readouterr()
+    assert run(["predict", str(tmp_path / "fit"), "--data", str(fits / "numbers-0.csv")]) == 0
+    said = capsys.readouterr().err
+    assert "the fit did not converge" in said and why in said
+    assert run(["predict", str(fits / "numbers"), "--data", str(fits / "numbers-0.csv")]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_a_loss_that_tables_do_not_have_is_not_offered(fits, capsys):
+    for loss in ("softmax", "huber"):
+        assert run(["solve", "--data", str(fits / "numbers-?.csv"), "--loss", loss]) == 2
+        assert capsys.readouterr().err == f"milodo: unknown loss '{loss}'. Known: logistic, squared.\n"

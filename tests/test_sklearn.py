@@ -327,6 +327,12 @@ def test_a_fit_that_did_not_converge_warns():
     X, y = DATA["diabetes"]
     with pytest.warns(ConvergenceWarning, match="Prox-ED ended after 20 iterations: used all the iterations"):
         DecentralizedLasso(0.1, method="prox-ed", max_iter=20).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="Allow more max_iter"):
+        DecentralizedLasso(0.1, method="prox-ed", max_iter=20).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="dsgdm ends beside the optimum, however many"):
+        DecentralizedLasso(0.1, method="dsgdm", max_iter=20).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="diverged: .* More iterations do not help: leave out method and messages"):
+        DecentralizedLasso(0.1, method="prox-atc", messages="top-10%", n_sites=8, max_iter=200).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         DecentralizedLasso(0.1).fit(X, y)

@@ -14,10 +14,12 @@ from real import finish, free_port, start, together
 from torch import nn
 
 import milodo
+from milodo.algorithms import METHODS
 from milodo.bench.benchmark import Benchmark
 from milodo.bench.records import read_records
 from milodo.config import load_experiment
 from milodo.errors import InvalidInput
+from milodo.torch_loop.reading import LOOPS
 
 AGREE = 1e-8
 """In fp64 after 50 steps."""
@@ -77,7 +79,7 @@ def frozen():
     [
         (lambda: milodo.gossip(*made(), method="qg-dsgd"), "Did you mean 'qg-dsgdm'"),
         (lambda: milodo.gossip(*made(), messages="8-bits"), "unknown kind of messages"),
-        (lambda: adam("qg-dsgdm"), "the optimizer is Adam. Use SGD, or 'dsgdm'"),
+        (lambda: adam("qg-dsgdm"), "the optimizer is Adam. Use SGD, or 'prox-dgd'"),
         (lambda: adam("gradient-tracking"), "the optimizer is Adam"),
         (lambda: milodo.gossip(*made(momentum=0.9), method="d2"), "has no momentum, and the optimizer has 0.9"),
         (lambda: milodo.gossip(*made(momentum=0.9, nesterov=True)), "without nesterov"),
@@ -155,12 +157,18 @@ def test_a_graph_of_another_size_is_refused(alone):
         milodo.gossip(*made(), graph="ring(3)").__enter__()
 
 
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_name_means_the_same_method_in_a_loop_and_in_a_benchmark(name):
+    meant = {**METHODS, "d2": METHODS["prox-ed"]}[name]
+    assert type(LOOPS[name].make(1.0, 1.0)) is meant
+
+
 def test_one_process_is_plain_sgd_and_hooks_leave_nothing_behind(alone):
     torch.manual_seed(0)
     model, optimizer = made(momentum=0.9)
     twin, other = made(momentum=0.9)
     twin.load_state_dict(model.state_dict())
-    with milodo.gossip(model, optimizer, method="dsgdm") as g:
+    with milodo.gossip(model, optimizer, method="prox-dgd") as g:
         for _ in range(3):
             stepped(model, optimizer)
             stepped(twin, other)

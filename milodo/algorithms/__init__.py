@@ -9,6 +9,7 @@ from milodo.algorithms.d_psgd import DPSGD
 from milodo.algorithms.dapg import DAPG
 from milodo.algorithms.decentlam import DecentLaM
 from milodo.algorithms.dsgdm import DSGDm
+from milodo.algorithms.flood_apg import FloodAPG
 from milodo.algorithms.gradient_tracking import GradientTracking
 from milodo.algorithms.guard import Guarded
 from milodo.algorithms.guarded_ed import GuardedED
@@ -23,7 +24,7 @@ from milodo.algorithms.prox_ed import ProxED
 from milodo.algorithms.prox_lead import ProxLEAD
 from milodo.algorithms.qg_dsgdm import QGDSGDm
 from milodo.algorithms.remembering import Remembering
-from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
+from milodo.algorithms.tree_apg import TreeAPG
 from milodo.algorithms.tree_newton import TreeNewton
 
 METHODS: dict[str, type[Algorithm]] = {

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_size
 from milodo.algorithms.base import Algorithm
+from milodo.algorithms.flood_apg import FloodAPG
 from milodo.algorithms.remembering import Remembering
-from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
+from milodo.algorithms.tree_apg import TreeAPG
 from milodo.algorithms.tree_newton import INNER, TreeNewton, half
 from milodo.algorithms.uneven import uneven
 from milodo.errors import InvalidInput, unknown

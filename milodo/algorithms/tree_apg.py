@@ -193,23 +193,6 @@ class TreeAPG(OverTree):
     label: ClassVar[str] = "Tree-APG"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FloodAPG(SumsAPG):
-    """With sums of what everybody tells everybody (Network.total_by_all): the fewest rounds there can be, n(n - 1) messages."""
-
-    label: ClassVar[str] = "Flood-APG"
-    needs: ClassVar[str] = "links that hold (a lost message breaks a sum); its rounds are the diameter, its messages grow like n²"
-
-    def total(self, net: Network, x: NodeTensor, exact: int) -> NodeTensor:
-        return net.total_by_all(x, exact)
-
-    def rounds_on(self, net: Network) -> int:
-        return len(net.topology.flood.rounds)
-
-    def floats_on(self, net: Network, d: int) -> int:
-        return net.topology.flood.messages * (d + 1)
-
-
 def curved(f_x: Tensor, f_e: Tensor, slope: Tensor) -> Tensor:
     """f(x) - f(e) - ⟨∇f(e), x - e⟩; 0 where that is rounding."""
     bent = f_x - f_e - slope

@@ -9,7 +9,8 @@ import typer
 
 from milodo.cli.folders import writing_to
 from milodo.cli.sites import Ignore
-from milodo.cli.terminal import console, say
+from milodo.cli.terminal import complaints, console, say
+from milodo.status import Status
 
 
 def predict(
@@ -29,6 +30,9 @@ def predict(
     from milodo.fit.tables import read_columns
 
     saved = read_fit(fit)
+    status = Status[saved.status]
+    if status is not Status.CONVERGED:
+        say(complaints, f"milodo: the fit did not converge ({status.sentence}), so its predictions are not those of the model.")
     columns = read_columns(data, saved.task.target, ignore or [])
     X = saved.features(str(data), columns)
     predicted = saved.predict(X)

@@ -17,7 +17,7 @@ from milodo.cli.options import Resume, SnapshotEvery, Timeout, typed
 from milodo.cli.processes import first, resuming
 from milodo.cli.progress import Bars
 from milodo.cli.terminal import as_written, complaints, console, say
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, unknown
 from milodo.files import locked
 from milodo.status import Status
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from milodo.fit.task import SiteFacts
 
 Target = Annotated[str, typer.Option(help="The column to predict.", callback=as_written)]
-Loss = Annotated[str, typer.Option(help="squared (regression) or logistic (two classes).")]
+LOSSES = ("squared", "logistic")
+"""Of tables; more than two classes are fitted by milodo.sklearn alone."""
+Loss = Annotated[str, typer.Option(help="squared (regression) or logistic (two classes); milodo.sklearn fits more classes.")]
 AUTO = "auto"
 
 
@@ -186,6 +188,8 @@ def task_of(context: typer.Context, chosen: list[str] | None) -> Task:
 
     given = {field.name: context.params[field.name] for field in dataclasses.fields(Task) if field.name in context.params}
     given["l1"] = 0.0 if given["l1"] == AUTO else given["l1"]
+    if given["loss"] not in LOSSES:
+        raise unknown("loss", given["loss"], LOSSES)
     return Task(**given, parameters=dict(map(parameter, chosen or [])))
 
 
@@ -256,6 +260,16 @@ def announce_plan(plan: Plan) -> None:
     say(console, f"Method: {plan.why}.\nIt will cost {plan.cost}.")
 
 
+def at_end(path: PenaltyPath) -> str:
+    """What it means that the least loss is that of the smallest penalty."""
+    if path.chosen == path.best:
+        return "The penalty chosen is the smallest that was tried: perhaps none is needed, or one that is smaller still."
+    return (
+        f"The least loss is that of the smallest penalty that was tried, {path.penalties[path.best]:.3g}, and the loss may fall "
+        f"further below it; then one standard error above the least would be at a smaller penalty than {path.penalty:.3g}, too."
+    )
+
+
 def show_fit(fit: Fit, path: PenaltyPath | None, out: Path) -> None:
     from milodo.cli.tables import fit_tables, path_table
 
@@ -266,10 +280,7 @@ def show_fit(fit: Fit, path: PenaltyPath | None, out: Path) -> None:
     if path is not None:
         say(console, f"The path is in {out / 'path.json'} and {out / 'path.csv'}, its picture in {out / 'path.png'}.")
         if path.at_end:
-            say(
-                console,
-                "The penalty chosen is the smallest that was tried: perhaps none is needed, or one that is smaller still.",
-            )
+            say(console, at_end(path))
     if fit.status is Status.CONVERGED:
         return
     said = f"milodo: not converged after {fit.iterations} iterations. Allow more --iterations, or --standardise."

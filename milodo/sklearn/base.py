@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput, as_float, quoted, whole
 from milodo.fit import Fit, Task, fit_model
 from milodo.network import StackedNetwork, StackedObserver
@@ -95,9 +96,17 @@ class Decentralized(BaseEstimator):
         self.dual_gap_, self.consensus_error_ = fit.gap * fit.unit, fit.consensus
         self.sites_, self.fit_ = sites, fit
         if fit.status is not Status.CONVERGED:
-            said = f"{fit.method} ended after {fit.iterations} iterations: {fit.status.sentence}. Allow more max_iter."
+            said = f"{fit.method} ended after {fit.iterations} iterations: {fit.status.sentence}. {self._advice(fit.status)}"
             warnings.warn(said, ConvergenceWarning, stacklevel=3)
         return self
+
+    def _advice(self, status: Status) -> str:
+        """What to do about a fit that did not converge."""
+        if status is Status.DIVERGED:
+            return "More iterations do not help: leave out method and messages, and those that are chosen do not diverge."
+        if self.method in METHODS and not METHODS[self.method].exact:
+            return f"{self.method} ends beside the optimum, however many there are: take an exact method, or method=None."
+        return "Allow more max_iter."
 
     def _linear(self, X: Any) -> np.ndarray:
         """X coef_ᵀ + intercept_."""

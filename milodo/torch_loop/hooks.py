@@ -254,9 +254,9 @@ def gossip(
     Every optimizer.step() is one iteration of the method: a message to each neighbour and one from each. All processes must make
     the same number of steps. Nodes begin with the weights of node 0.
 
-    method     'dsgdm', 'd-psgd': the optimizer's own step, whichever it is, and mixing after or beside it
-               'qg-dsgdm', 'decentlam', 'd2', 'gradient-tracking': their own update; lr, momentum and weight_decay are read from
-               torch.optim.SGD, group by group, in every step (momentum is their β; 'd2' and 'gradient-tracking' have none)
+    method     'prox-dgd', 'd-psgd': the optimizer's own step, whichever it is, and mixing after or beside it
+               'dsgdm', 'qg-dsgdm', 'decentlam', 'd2', 'gradient-tracking': their own update; lr, momentum and weight_decay are
+               read from torch.optim.SGD, group by group, in every step (momentum is their β; the last two have none)
     graph      a family's name for as many nodes as there are processes, a full name such as 'grid(2x4)', a file, a networkx graph
     schedule   which of its links an iteration uses: 'one-peer' (graph = 'exponential'), 'matchings', ...; all unless given
     messages   'full', or differences from what was said before: '8-bit', 'float16', 'top-10%'

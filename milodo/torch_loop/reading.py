@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from milodo.algorithms import DPSGD, Algorithm, DecentLaM, GradientTracking, ProxDGD, ProxED, QGDSGDm, Remembering
+from milodo.algorithms import DPSGD, Algorithm, DecentLaM, DSGDm, GradientTracking, ProxDGD, ProxED, QGDSGDm, Remembering
 from milodo.errors import InvalidInput, unknown
 from milodo.network import message_format
 from milodo.problems import Problem, Zero
@@ -37,13 +37,15 @@ def _with_local_step(method: type[Any]) -> Loop:
 
 LOOPS: dict[str, Loop] = {
     "d-psgd": _with_local_step(DPSGD),
-    "dsgdm": _with_local_step(ProxDGD),
+    "prox-dgd": _with_local_step(ProxDGD),
+    "dsgdm": Loop(lambda gamma, alpha: DSGDm(gamma=gamma, alpha=alpha), whole=False),
     "qg-dsgdm": Loop(lambda gamma, alpha: QGDSGDm(gamma=gamma, alpha=alpha), whole=False),
     "decentlam": Loop(lambda gamma, alpha: DecentLaM(gamma=gamma, alpha=alpha), whole=False),
     "d2": Loop(lambda gamma, alpha: ProxED(gamma=gamma), whole=False, momentum=False),
     "gradient-tracking": Loop(lambda gamma, alpha: GradientTracking(gamma=gamma), whole=False, momentum=False),
 }
-"""D² is Exact Diffusion where there is no r (facts of Prox-ED's docstring): x⁺ = (I + W)/2 (2x - x₋ - γ(g - g₋))."""
+"""A name means what it means in METHODS. D², which is not there, is Exact Diffusion where there is no r (facts of Prox-ED's
+docstring): x⁺ = (I + W)/2 (2x - x₋ - γ(g - g₋))."""
 
 
 class Reader:
@@ -58,8 +60,8 @@ class Reader:
         if not isinstance(optimizer, torch.optim.SGD):
             raise InvalidInput(
                 f"method {method!r} has an update of its own and reads only lr, momentum and weight_decay, from torch.optim.SGD, "
-                f"but the optimizer is {type(optimizer).__name__}. Use SGD, or 'dsgdm' or 'd-psgd', which mix what any optimizer "
-                "does."
+                f"but the optimizer is {type(optimizer).__name__}. Use SGD, or 'prox-dgd' or 'd-psgd', which mix what any "
+                "optimizer does."
             )
         for group in optimizer.param_groups:
             for key in ("dampening", "nesterov", "maximize"):
