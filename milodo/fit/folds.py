@@ -63,15 +63,13 @@ class Folds:
         cls, problem: Sampled, dealt: Sequence[Tensor], count: int, total: Total, n: int, *, classes: bool = False
     ) -> Folds:
         """One sum of a number a fold, and of one more for each class. Refuses folds that are empty, or hold all of a class."""
-        of = torch.full((problem.n, problem.samples), -1)
-        for i, fold in enumerate(dealt):
-            of[i, : len(fold)] = fold
+        of = problem.placed(dealt, -1)
         inside = problem.weigh((of == torch.arange(count)[:, None, None]).to(problem.dtype))  # [folds, n, N]
-        parts = [inside.unsqueeze(-1)]
+        sums = [problem.by_node(inside)]
         if classes:
-            label = problem.b if problem.b.ndim == 3 else torch.stack((1 - problem.b, problem.b), dim=-1)
-            parts.append(inside.unsqueeze(-1) * label)
-        own = torch.cat(parts, dim=-1).mean(-2)  # [folds, n, 1 and classes]
+            labels = problem.b.unbind(-1) if problem.b.ndim == 3 else (1 - problem.b, problem.b)
+            sums += [problem.by_node(inside * label) for label in labels]
+        own = torch.stack(sums, dim=-1)  # [folds, n, 1 and classes]
         mass = (total(own.movedim(0, 1).flatten(1))[0] / n).view(count, -1)
         share = mass[:, 0]
         for k, size in enumerate(share.tolist()):
@@ -110,5 +108,5 @@ class Folds:
     def losses(self, problem: Sampled, x: NodeTensor) -> NodeTensor:
         """Of the samples of each fold under the model that has not seen them, x [folds, n, d]: each node's part of the mean over
         all sites [n, folds]."""
-        each = (self.inside(problem) * problem.loss(problem.predict(x))).mean(-1)  # [folds, n]
+        each = problem.reweighed(self.inside(problem)).value(x)  # [folds, n]
         return each.mT / self.share

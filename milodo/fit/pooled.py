@@ -17,6 +17,7 @@ from milodo.network import Network
 from milodo.network.consensus import average, maximum
 from milodo.problems.lasso import LeastSquares
 from milodo.problems.logistic import LogisticRegression
+from milodo.problems.ragged import BLOCK, Rows, ragged
 from milodo.problems.regularizers import L1, ElasticNet, Regularizer, Rescaled, Sparing, Zero
 from milodo.problems.sampled import Sampled
 from milodo.problems.softmax import Softmax
@@ -68,7 +69,7 @@ def scaling(
         raise InvalidInput("the samples of all sites together weigh nothing, so there is nothing to fit. Give weights above 0.")
     mean = means / weight
     around = mean if centre else torch.zeros_like(mean)
-    squares = [_sum((X - m).square(), s) for X, m, s in zip(features, around, each, strict=True)]
+    squares = [_squares(X, m, s) for X, m, s in zip(features, around, each, strict=True)]
     scale = (total(torch.stack(squares)) / weight).clamp(min=0).sqrt()
     nothing = 10 * torch.finfo(torch.float64).eps * mean.abs() * samples  # what rounding leaves of a constant column
     return Scaling(around, torch.where(scale <= nothing * centre, 1.0, scale), samples, weight, target / weight)
@@ -77,6 +78,16 @@ def scaling(
 def _sum(values: Tensor, weights: Tensor | None) -> Tensor:
     """Of all samples, a number for each column."""
     return (values.sum(0) if weights is None else weights @ values).reshape(-1)
+
+
+def _squares(X: Tensor, around: Tensor, weights: Tensor | None) -> Tensor:
+    """Σ (x - around)² of each column, a block of rows at a time."""
+    step = max(1, BLOCK // X.shape[1])
+    total = torch.zeros_like(around)
+    for first in range(0, len(X), step):
+        rows = slice(first, first + step)
+        total += _sum((X[rows] - around).square_(), None if weights is None else weights[rows])
+    return total
 
 
 def penalty(l1: float, scale: Tensor | None, l2: float = 0.0) -> Regularizer:
@@ -93,17 +104,18 @@ def pooled_problem(
 ) -> Sampled:  # fmt: skip
     """(1/n) Σ_i f_i + r = (1/S) Σ s ℓ over all samples of the n sites + r, the intercepts last and spared.
 
-    f_i = (n/S) Σ_j s_ij ℓ(a_ijᵀx, b_ij) with weights s, all 1 unless given, whose sum is S. Sites with fewer samples than others
-    held here are filled up with samples of weight 0. Targets are centred where there is an intercept and the loss allows it.
+    f_i = (n/S) Σ_j s_ij ℓ(a_ijᵀx, b_ij) with weights s, all 1 unless given, whose sum is S. Large sites are not copied, and small
+    ones filled up to a common size with samples of weight 0 (milodo/problems/ragged.py). Targets are centred where there is an
+    intercept and the loss allows it.
     """
-    longest = max(len(X) for X in features)
-    d = features[0].shape[1] + intercept
-    A, shares = torch.zeros(len(features), longest, d, dtype=torch.float64), torch.zeros(len(features), longest).double()
-    b = torch.zeros(len(features), longest, *targets[0].shape[1:], dtype=torch.float64)
-    for i, (X, y) in enumerate(zip(features, targets, strict=True)):
-        A[i, : len(X), : X.shape[1]] = (X - scaled.mean[i]) / scaled.scale[i]
-        if intercept:
-            A[i, : len(X), -1] = 1
-        b[i, : len(X)] = y - scaled.target[i] if intercept and LOSSES[loss].translates else y
-        shares[i, : len(X)] = n * longest / scaled.weight[i] * (1.0 if weights is None else weights[i])
-    return LOSSES[loss](A, b, Sparing(reg, scaled.target.shape[-1]) if intercept else reg, shares)
+    rows = Rows(features, scaled.mean, scaled.scale, intercept=intercept)
+    samples = rows.length if rows.together is None else rows.together.shape[1]
+    b = [y - t if intercept and LOSSES[loss].translates else y.double() for y, t in zip(targets, scaled.target, strict=True)]
+    each = [torch.ones(len(y), dtype=torch.float64) for y in targets] if weights is None else weights
+    shares = [n * samples / total * s for total, s in zip(scaled.weight, each, strict=True)]
+    reg = Sparing(reg, scaled.target.shape[-1]) if intercept else reg
+    held, placed = rows.place(b), rows.place(shares)
+    if rows.together is None:
+        return ragged(LOSSES[loss])(rows, held, reg, placed)
+    sizes = rows.together.shape[:2]
+    return LOSSES[loss](rows.together, held[0].unflatten(0, sizes), reg, placed[0].unflatten(0, sizes))

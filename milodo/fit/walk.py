@@ -69,8 +69,8 @@ class Moments(Walk):
         """`inside` are the weights of the samples in each fold [folds, n, N], if there are folds; x [d] is where all begin."""
         d = problem.d
         folds = problem if inside is None else problem.reweighed(inside)
-        u = problem.predict(problem.everywhere(x))
-        own = torch.cat((folds.hessian_from(u), folds.pull_back(folds.loss_slope(u))), dim=-1)  # [folds or none, n, numbers]
+        u = problem.look(problem.everywhere(x))
+        own = torch.cat((folds.hessian_from(u), folds.value_and_grad_from(u)[1]), dim=-1)  # [folds or none, n, numbers]
         own = own if inside is None else own.movedim(0, -2).flatten(-2)
         sums = (total(own)[0] / n).unflatten(-1, (-1, d * (d + 3) // 2))
         everything = sums.sum(0, keepdim=True)
@@ -115,7 +115,7 @@ class Newton(Walk):
         (instances,) = problem.batch
         self.at = x.expand(instances, problem.d).clone()
         assert problem.weights is not None
-        weight = observer.mean(problem.weights.mean(-1), dim=-1)
+        weight = observer.mean(problem.by_node(problem.weights), dim=-1)
         self.share = weight / weight[0]
         """Of the curvature of all samples that an instance may expect to have."""
         self.H: list[Tensor | None] = [None] * instances

@@ -24,9 +24,9 @@ class LinearModel(Sampled):
     """The largest |t| for which ℓ'(u) - t ℓ''(u) lies in dom ℓ* for every u."""
 
     @staticmethod
-    def check_shapes(A: Tensor, b: Tensor) -> None:
-        if A.ndim < 3 or A.shape[:-1] != b.shape:
-            raise InvalidInput(f"A {tuple(A.shape)} and b {tuple(b.shape)} do not fit: expected [*, n, N, d] and [*, n, N].")
+    def check_shapes(A: tuple[int, ...], b: Tensor) -> None:
+        if len(A) < 3 or A[:-1] != tuple(b.shape):
+            raise InvalidInput(f"A {A} and b {tuple(b.shape)} do not fit: expected [*, n, N, d] and [*, n, N].")
 
     @abstractmethod
     def loss_curvature(self, u: Tensor) -> Tensor:
@@ -48,6 +48,11 @@ class LinearModel(Sampled):
         weight = self.weigh(self.loss_curvature(u)) / self.samples
         rows, columns = torch.triu_indices(self.d, self.d, device=self.device)
         return (self.A.mT @ (weight.unsqueeze(-1) * self.A))[..., rows, columns]
+
+    def pooled(self) -> LinearModel:
+        """The same objective with all data at one node: (1/n) Σ (1/N) Σ is the mean over all samples. A view, not a copy."""
+        weights = None if self.weights is None else self.weights.flatten(-2).unsqueeze(-2)
+        return type(self)(self.A.flatten(-3, -2).unsqueeze(-3), self.b.flatten(-2).unsqueeze(-2), self.reg, weights)
 
     @property
     def quadratic(self) -> bool:

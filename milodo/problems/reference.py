@@ -76,14 +76,14 @@ def optimum(
     if not isinstance(problem, LinearModel):
         best = _solved(problem, OBSERVER.mean(problem.lipschitz(), dim=-1).unsqueeze(-1), tolerance, iterations, progress)
         return best.reference(problem, best.x)
-    scaled, units = own_units(problem)
-    pooled = _pooled(scaled)
+    together = problem.pooled()
+    pooled, units = own_units(together)
     # f = mean of f_i, so L <= mean of L_i; the pooled data's own is smaller.
     L = pooled.lipschitz() if min(pooled.samples, pooled.d) <= GRAM_LIMIT else _lanczos(pooled)
     best = _solved(pooled, L, tolerance, iterations, progress)
     x = best.x / units.scale
     best.take(x * units.scale, everywhere=True)  # what is returned is what is certified, also where units underflow
-    return best.reference(_pooled(problem), x, units)
+    return best.reference(together, x, units)
 
 
 def _solved(problem: Problem, L: Tensor, tolerance: float, iterations: int, progress: Callable[[float], None] | None) -> _Best:
@@ -154,12 +154,6 @@ class _Best:
         if bool((self.bound <= CERTIFIED).all()):
             return "the objective is too small or too large a number for fp64: use other units"
         return f"the {max(self.kinds, key=KINDS.index)} stays at {float(bound.max()):.0e}, above {CERTIFIED:.0e}"
-
-
-def _pooled(problem: LinearModel) -> LinearModel:
-    """The same objective with all data at one node: (1/n) Σ (1/N) Σ is the mean over all samples. A view, not a copy."""
-    weights = None if problem.weights is None else problem.weights.flatten(-2).unsqueeze(-2)
-    return type(problem)(problem.A.flatten(-3, -2).unsqueeze(-3), problem.b.flatten(-2).unsqueeze(-2), problem.reg, weights)
 
 
 def _lanczos(pooled: LinearModel) -> Tensor:

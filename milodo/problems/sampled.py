@@ -44,14 +44,15 @@ class Sampled(Problem):
     def __init__(self, A: Tensor, b: Tensor, reg: Regularizer, weights: Tensor | None = None) -> None:
         if not isinstance(reg, Regularizer):
             raise InvalidInput(f"reg is {quoted(reg)}, but it must be a regularizer such as L1(0.1).")
-        A, b = _tensor("A", A), _tensor("b", b)
-        samples = b.shape[: A.ndim - 1]
-        self.check_shapes(A, b)
-        if A.numel() == 0 or b.numel() == 0:
-            raise InvalidInput(f"A {tuple(A.shape)} is empty: a problem needs at least one node, one sample and one unknown.")
-        if A.dtype != b.dtype or not A.is_floating_point():
-            raise InvalidInput(f"A is in {A.dtype} and b in {b.dtype}. Give both in the same floating-point dtype.")
-        check_finite("A", A)
+        b, shape = _tensor("b", b), self.hold(A)
+        self.check_shapes(shape, b)
+        self.outputs = b.ndim - len(shape) + 1
+        samples = b.shape[: len(shape) - 1]
+        if 0 in shape or b.numel() == 0:
+            raise InvalidInput(f"A {shape} is empty: a problem needs at least one node, one sample and one unknown.")
+        if self.dtype != b.dtype or not self.dtype.is_floating_point:
+            raise InvalidInput(f"A is in {self.dtype} and b in {b.dtype}. Give both in the same floating-point dtype.")
+        self.check_data()
         check_finite("b", b)
         if weights is not None:
             weights = _tensor("weights", weights)
@@ -60,15 +61,23 @@ class Sampled(Problem):
             check_finite("weights", weights)
             if bool((weights < 0).any()):
                 raise InvalidInput("weights of samples must not be negative.")
-        self.A, self.b, self.reg, self.weights = A, b, reg, weights
-        self.batch = tuple(A.shape[:-3] if weights is None else weights.shape[:-2])
-        self.n, self.samples, self.d = A.shape[-3:]
-        self.dtype, self.device = A.dtype, A.device
+        self.b, self.reg, self.weights = b, reg, weights
+        self.batch = tuple(shape[:-3] if weights is None else weights.shape[:-2])
+        self.n, self.samples, self.d = shape[-3:]
+
+    def hold(self, A: Any) -> tuple[int, ...]:
+        """Keeps the data, and says their shape [*batch, n, N, *]."""
+        self.A = _tensor("A", A)
+        self.dtype, self.device = self.A.dtype, self.A.device
+        return tuple(self.A.shape)
+
+    def check_data(self) -> None:
+        check_finite("A", self.A)
 
     @staticmethod
     @abstractmethod
-    def check_shapes(A: Tensor, b: Tensor) -> None:
-        """Refuses data that do not fit each other."""
+    def check_shapes(A: tuple[int, ...], b: Tensor) -> None:
+        """Refuses data of this shape that do not fit b."""
 
     @abstractmethod
     def predict(self, x: NodeTensor) -> Tensor:
@@ -97,7 +106,7 @@ class Sampled(Problem):
 
     def falling(self, u: Tensor) -> Tensor:
         """Which samples have a loss that falls for ever along t u, t → ∞ [*batch, n, N]."""
-        return torch.zeros(u.shape[: self.A.ndim - 1], dtype=torch.bool, device=u.device)
+        return torch.zeros(u.shape[: u.ndim - self.outputs], dtype=torch.bool, device=u.device)
 
     @abstractmethod
     def fenchel_gap(self, u: Tensor, v: Tensor) -> Tensor:
@@ -115,8 +124,12 @@ class Sampled(Problem):
         """s_ij v_ij."""
         return v if self.weights is None else self.weights * v
 
+    def by_node(self, v: Tensor) -> NodeScalar:
+        """(1/N) Σ_j v_ij [*batch, n]."""
+        return v.sum(-1) / self.samples
+
     def value(self, x: NodeTensor) -> NodeScalar:
-        return self.weigh(self.loss(self.predict(x))).mean(-1)
+        return self.by_node(self.weigh(self.loss(self.predict(x))))
 
     def grad(self, x: NodeTensor) -> NodeTensor:
         return self.pull_back(self.loss_slope(self.predict(x)))
@@ -125,14 +138,14 @@ class Sampled(Problem):
         return self.predict(x)
 
     def value_from(self, u: Tensor) -> NodeScalar:
-        return self.weigh(self.loss(u)).mean(-1)
+        return self.by_node(self.weigh(self.loss(u)))
 
     def value_and_grad_from(self, u: Tensor) -> tuple[NodeScalar, NodeTensor]:
         return self.value_from(u), self.pull_back(self.loss_slope(u))
 
     def mean(self, v: Tensor, observer: Observer) -> Tensor:
         """(1/n) Σ_i (1/N) Σ_j s_ij v_ij over all samples of all nodes [*batch]."""
-        return observer.mean(self.weigh(v).mean(-1), dim=-1)
+        return observer.mean(self.by_node(self.weigh(v)), dim=-1)
 
     def lipschitz(self) -> NodeScalar:
         return self._lipschitz
@@ -149,7 +162,7 @@ class Sampled(Problem):
         total = weights.sum(-1)
         count = (weights > 0).sum(-1).to(self.dtype)
         share = torch.where(total > 0, weights[..., rows].sum(-1) / total, 1.0)  # a node may have no samples at all
-        trace = self.weigh(self.A.square().sum(-1)).mean(-1)
+        trace = self.by_node(self.weigh(self.A.square().sum(-1)))
         return count, self.curvature * squared_norm(A) / self.samples / share, self.largest_trace * trace
 
     @property
@@ -169,7 +182,17 @@ class Sampled(Problem):
 
     def reweighed(self, weights: Tensor) -> Self:
         """The same samples under other weights [*instances, n, N]."""
-        return type(self)(self.A, self.b, self.reg, weights)
+        other = copy(self)
+        other.weights, other.batch = weights, tuple(weights.shape[:-2])
+        vars(other).pop("_lipschitz", None)
+        return other
+
+    def placed(self, values: Sequence[Tensor], fill: float = 0) -> Tensor:
+        """Numbers of the samples of each node [N_i, *], each where b has that of its sample."""
+        placed = torch.full((self.n, self.samples, *values[0].shape[1:]), fill, dtype=values[0].dtype)
+        for i, own in enumerate(values):
+            placed[i, : len(own)] = own
+        return placed
 
     def empty(self, observer: Observer) -> Point:
         return self.settled(super().empty(observer), observer)
@@ -180,9 +203,8 @@ class Sampled(Problem):
         spares = self.reg.spares
         if not spares:
             return x
-        x, unit = x.clone(), None
+        x, unit, u = x.clone(), None, self.predict(self.everywhere(x))
         for _ in range(SETTLING):
-            u = self.predict(self.everywhere(x))
             v = self.loss_slope(u)
             if unit is None:  # slopes that cancel round like what they are made of; log odds need no unit
                 unit = self.mean(v.abs() + u.abs(), observer) if self.homogeneous else torch.ones_like(x[..., 0])
@@ -190,11 +212,16 @@ class Sampled(Problem):
             step = torch.where(step.isfinite(), step, 0.0)
             before = x[..., -spares:].clone()
             x[..., -spares:] -= step
+            u = self.moved(u, x, step)
             size = torch.maximum(before.norm(dim=-1), x[..., -spares:].norm(dim=-1)).maximum(unit)
             near = (step.norm(dim=-1) <= ROUNDING * size).all()
             if float(observer.agreed(near.to(self.dtype))) > 0.5:  # norms may round differently in different processes
                 break
         return x
+
+    def moved(self, u: Tensor, x: Point, step: Tensor) -> Tensor:
+        """What is predicted at x, whose intercepts have just moved by -step from where u was."""
+        return self.predict(self.everywhere(x))
 
     def feasible(self, u: Tensor, v: Tensor, observer: Observer) -> Tensor:
         """The dual v = ∇ℓ(u) as unpenalised intercepts allow it, Σ s v = 0; NaN where that leads out of dom ℓ*."""
@@ -239,4 +266,9 @@ def squared_norm(A: Tensor) -> Tensor:
     N, d = A.shape[-2:]
     parts = A.reshape(-1, N, d).split(max(1, AT_ONCE // (N * d)))
     gram = torch.cat([torch.linalg.eigvalsh(M @ M.mT if d >= N else M.mT @ M)[..., -1] for M in parts])
-    return gram.reshape(A.shape[:-2]) * (1 + 10 * torch.finfo(A.dtype).eps * max(N, d) ** 0.5)
+    return gram.reshape(A.shape[:-2]) * bound_above(A.dtype, N, d)
+
+
+def bound_above(dtype: torch.dtype, N: int, d: int) -> float:
+    """What a squared norm is multiplied by so that rounding leaves it a bound."""
+    return 1 + 10 * torch.finfo(dtype).eps * max(N, d) ** 0.5

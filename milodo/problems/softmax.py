@@ -31,11 +31,9 @@ class Softmax(Sampled):
             raise InvalidInput("b must be 1 at the class of each sample and 0 at the others.")
 
     @staticmethod
-    def check_shapes(A: Tensor, b: Tensor) -> None:
-        if A.ndim < 3 or A.shape[:-1] != b.shape[:-1] or b.shape[-1] < 2:
-            raise InvalidInput(
-                f"A {tuple(A.shape)} and b {tuple(b.shape)} do not fit: expected [*, n, N, p] and [*, n, N, k >= 2]."
-            )
+    def check_shapes(A: tuple[int, ...], b: Tensor) -> None:
+        if len(A) < 3 or A[:-1] != tuple(b.shape[:-1]) or b.shape[-1] < 2:
+            raise InvalidInput(f"A {A} and b {tuple(b.shape)} do not fit: expected [*, n, N, p] and [*, n, N, k >= 2].")
 
     @property
     def largest_trace(self) -> float:
@@ -59,7 +57,7 @@ class Softmax(Sampled):
         return self.value_from(u), self.pull_back(v)
 
     def _by_class(self, u: Tensor) -> Tensor:
-        return u.unflatten(-1, (self.samples, self.k))
+        return u.unflatten(-1, (-1, self.k))
 
     def _weigh_all(self, v: Tensor) -> Tensor:
         """s_ij v_ij of all classes."""
@@ -97,10 +95,13 @@ class Softmax(Sampled):
 
     def intercept_step(self, u: Tensor, v: Tensor, observer: Observer) -> Tensor:
         q = u.softmax(-1)
-        bend = torch.diag_embed(q) - q.unsqueeze(-1) * q.unsqueeze(-2)  # [*batch, n, N, k, k]
-        share = self._weigh_all(torch.ones_like(q)) / self.samples
-        g = observer.mean((share * v).sum(-2), dim=-2)
-        H = observer.mean((share.unsqueeze(-1) * bend).sum(-3).flatten(-2), dim=-2).unflatten(-1, (self.k, self.k))
+        pairs = [(c, e) for c in range(self.k) for e in range(c, self.k)]
+        sums = [self.by_node(self.weigh(v[..., c])) for c in range(self.k)]
+        sums += [self.by_node(self.weigh(q[..., c] * (float(c == e) - q[..., e]))) for c, e in pairs]
+        means = observer.mean(torch.stack(sums, dim=-1), dim=-2)  # [*batch, k + k (k + 1) / 2]
+        g, H = means[..., : self.k], means.new_empty(*means.shape[:-1], self.k, self.k)
+        for place, (c, e) in enumerate(pairs, self.k):
+            H[..., c, e] = H[..., e, c] = means[..., place]
         return (torch.linalg.pinv(H, hermitian=True) @ g.unsqueeze(-1)).squeeze(-1)
 
     def balanced(self, u: Tensor, v: Tensor, step: Tensor) -> Tensor:

@@ -189,7 +189,7 @@ def test_large_problems_are_solved_with_the_curvature_of_all_data(family, weight
     if weighted:
         weights = torch.rand(problem.b.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         problem = type(problem)(problem.A, problem.b, problem.reg, weights)
-    together = reference._pooled(problem)
+    together = problem.pooled()
     ratio = reference._lanczos(together) / together.lipschitz()
     assert bool((ratio > 1).all()) and bool((ratio < 1.03).all())
     expected = optimum(problem)
