@@ -30,8 +30,8 @@ class LogisticRegression(LinearModel):
             raise InvalidInput(f"labels must be 0 or 1, but {wrong[0].item():g} occurs. Map the two classes to 0 and 1.")
 
     def loss(self, u: Tensor) -> Tensor:
-        # -ln σ is ln(1 + exp(-u)), and logsigmoid is stable for every u.
-        return -self.b * logsigmoid(u) - (1 - self.b) * logsigmoid(-u)
+        # -ln σ is ln(1 + exp(-u)), and logsigmoid is stable for every u; b is 0 or 1.
+        return -logsigmoid((2 * self.b - 1) * u)
 
     def loss_slope(self, u: Tensor) -> Tensor:
         return u.sigmoid() - self.b

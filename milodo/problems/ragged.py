@@ -170,6 +170,8 @@ class Ragged(Sampled):
     def __init__(self, rows: Rows, b: Tensor, reg: Regularizer, weights: Tensor) -> None:
         super().__init__(rows, b, reg, weights)  # type: ignore[arg-type]
         self.n = rows.n
+        self._last: tuple[Point, Tensor] | None = None
+        """Coefficients of features, and what they predicted."""
 
     def hold(self, A: Any) -> tuple[int, ...]:
         self.rows, self.dtype, self.device = A, torch.float64, torch.device("cpu")
@@ -179,9 +181,10 @@ class Ragged(Sampled):
         """Rows have been looked at when they were put together."""
 
     def _blocks(self) -> Iterator[tuple[Group, slice, Sampled]]:
+        kept = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         for group, at, A in self.rows.blocks():
             block = object.__new__(self.plain)
-            vars(block).update({name: value for name, value in vars(self).items() if name not in ("_lipschitz", "_curved")})
+            vars(block).update(kept)
             nodes, N = A.shape[:2]
             assert self.weights is not None
             block.A, block.n, block.b = A, nodes, self.b[0, at].unflatten(0, (nodes, N))
@@ -200,6 +203,18 @@ class Ragged(Sampled):
         return total
 
     def predict(self, x: NodeTensor) -> Tensor:
+        """At a point that all nodes share, features are not multiplied again if they were the last time: certificate, objective
+        and intercepts ask for the same."""
+        if x.ndim > 2 or x.stride(0) != 0 or torch.is_grad_enabled():
+            return self._predict(x)
+        spared = (self.b.shape[-1] if self.outputs else 1) * self.rows.intercept
+        features = x[0, : self.d - spared]
+        if self._last is None or not torch.equal(self._last[0], features):
+            alone = torch.cat((features, features.new_zeros(spared)))
+            self._last = features.clone(), self._predict(self.everywhere(alone))
+        return self._last[1] + x[0, self.d - spared :] if spared else self._last[1]
+
+    def _predict(self, x: NodeTensor) -> Tensor:
         after = -1 - self.outputs
         parts = [block.predict(x[..., group.nodes, :]).flatten(after - 1, after) for group, _, block in self._blocks()]
         return torch.cat(parts, dim=after).unsqueeze(after - 1)

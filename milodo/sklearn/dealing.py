@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +33,16 @@ class Dealt:
         return self.weights or [None] * len(self.features)
 
 
-def rows_of(n_samples: int, n_sites: Any, sites: Any = None) -> dict[Any, np.ndarray]:
+def rows_of(n_samples: int, n_sites: Any, sites: Any = None) -> dict[Any, np.ndarray | slice]:
     """Site -> its rows. `sites` names the site of each row, and sites stand in sorted order; without it rows are dealt out like
-    cards to n_sites of them."""
+    cards to n_sites of them. A slice, where rows lie evenly, is one that arrays need not be copied for."""
     if sites is None:
         n = whole("n_sites", n_sites, least=1)
         if n_samples < n:
             raise InvalidInput(
                 f"there are fewer samples than sites: n_samples={n_samples} for n_sites={n}. Give more rows, or fewer sites."
             )
-        return {k: np.arange(k, n_samples, n) for k in range(n)}
+        return {k: slice(k, n_samples, n) for k in range(n)}
     named = np.asarray(sites)
     if named.shape != (n_samples,):
         raise InvalidInput(
@@ -55,11 +55,24 @@ def rows_of(n_samples: int, n_sites: Any, sites: Any = None) -> dict[Any, np.nda
         names, place = np.unique(named, return_inverse=True)
     except TypeError as error:
         raise InvalidInput("sites mixes names and numbers, which have no order. Write them all as text.") from error
-    return {name: np.flatnonzero(place == k) for k, name in enumerate(names.tolist())}
+    return {name: _sliced(np.flatnonzero(place == k)) for k, name in enumerate(names.tolist())}
 
 
-def deal(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, rows: dict[Any, np.ndarray]) -> Dealt:
+def _sliced(rows: np.ndarray) -> np.ndarray | slice:
+    """Rows one after another, as a slice."""
+    first, last = int(rows[0]), int(rows[-1]) + 1
+    return slice(first, last) if last - first == len(rows) else rows
+
+
+def deal(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, rows: Mapping[Any, np.ndarray | slice]) -> Dealt:
+    """What can be seen in the caller's array is not copied; nothing is written there."""
+
     def parts(array: np.ndarray) -> list[Tensor]:
-        return [torch.from_numpy(np.ascontiguousarray(array[k], dtype=np.float64)) for k in rows.values()]
+        array = np.asarray(array, dtype=np.float64)
+        if not array.flags.writeable or min(array.strides, default=0) < 0:  # which torch does not look at
+            array = array.copy()
+        # Rows that lie apart would be read past others in every pass.
+        apart = [isinstance(k, slice) and k.step not in (None, 1) for k in rows.values()]
+        return [torch.from_numpy(array[k].copy() if far else array[k]) for k, far in zip(rows.values(), apart, strict=True)]
 
     return Dealt(parts(X), parts(y), None if weights is None else parts(weights), list(rows))

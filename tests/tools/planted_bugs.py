@@ -41,6 +41,7 @@ DEG, LEARNED, SITES, SPEED = "laws/test_degraded_laws.py", "laws/test_learned_la
 SPECTRUM, CURVE, CONSENSUS = "laws/test_spectrum_laws.py", "laws/test_curve_laws.py", "laws/test_consensus_laws.py"
 SCHEDULES, PREDICTION = "laws/test_schedule_laws.py", "laws/test_prediction_laws.py"
 RESTARTS, RESUMED = "test_equations_restarts.py", "test_training_resumed.py"
+RAGGED = "laws/test_ragged_laws.py"
 BUGS = [
     # the network's calculus, and what is counted
     Bug("network/base.py", "agreed = (said + heard) / 2", "agreed = (said + heard) / 3", NET),
@@ -83,8 +84,8 @@ BUGS = [
     Bug("problems/regularizers.py", "torch.maximum(self.low * v, self.high * v)", "self.high * v.abs()", REG),
     Bug("problems/regularizers.py", "return self.factor * self.reg.conjugate(", "return self.reg.conjugate(", UNITS),
     Bug("problems/linear.py", "v - step * self.loss_curvature(u)", "v + step * self.loss_curvature(u)", SITES),
-    Bug("fit/pooled.py", "n * longest / scaled.weight[i]", "longest / scaled.weight[i]", SITES),
-    Bug("fit/pooled.py", "_sum((X - m).square(), s)", "_sum(X.square(), s)", SITES),
+    Bug("fit/pooled.py", "n * samples / total * s", "samples / total * s", SITES),
+    Bug("fit/pooled.py", "_sum((X[rows] - around).square_(), ", "_sum(X[rows].square(), ", SITES),
     Bug("problems/units.py", "_power(-2 * target)", "_power(-target)", UNITS),
     Bug("problems/certify.py", "_Proof(e * e / (4 * c * mu), ", "_Proof(e * e / (8 * c * mu), ", f"{UNITS} -k curvature"),
     Bug("problems/certify.py", "e / (c * mu) if R else e / mu)", "e / (c * mu) if R else e / (2 * mu))", f"{UNITS} -k curvature"),
@@ -148,6 +149,14 @@ BUGS = [
     Bug("fit/curve.py", "mean <= mean[best] + error[best]", "mean < mean[best] + error[best]", CURVE),
     Bug("problems/sampled.py", "self.weights.sqrt().unsqueeze(-1) * self.A", "self.weights.unsqueeze(-1) * self.A", PROBLEM),
     Bug("problems/sampled.py", "A = weights[..., rows].sqrt().unsqueeze(-1)", "A = weights[..., rows].unsqueeze(-1)", PROBLEM),
+    # sites of any sizes
+    Bug("problems/ragged.py", "filled <= spare", "filled >= 0", RAGGED),
+    Bug("problems/ragged.py", "A[k, : len(self.features[i])]", "A[k, -len(self.features[i]) :]", RAGGED),
+    Bug("problems/ragged.py", "last = min(first + step, group.size)", "last = min(first + step, group.size - 1)", RAGGED),
+    Bug("problems/ragged.py", "weights * (rows.length / self.samples)", "weights", RAGGED),
+    Bug("problems/ragged.py", 'vars(other).pop("_curved", None)', "pass", RAGGED),
+    Bug("problems/ragged.py", "if self._last is None or not torch.equal(self._last[0], features):", "if self._last is None:", RAGGED),
+    Bug("problems/ragged.py", "% g.size % 2 == 0", "% 2 == 0", RAGGED),
     Bug("problems/reference.py", "self.distance / units.scale.amin(-1)", "self.distance / units.scale.amax(-1)", f"{UNITS} -k distance"),
     Bug("fit/saved.py", "(self.scores(X) > 0)", "(self.scores(X) >= 0)", PREDICTION),
     Bug("sklearn/classification.py", "(scores > 0)", "(scores >= 0)", PREDICTION),
