@@ -24,6 +24,7 @@ from milodo.bench.run_file import RunFile
 from milodo.cli.tables import race_tables, tuning_table
 from milodo.errors import InvalidInput
 from milodo.files import write_json
+from milodo.report.endings import line_ends
 from milodo.report.figures import draw_topology, write_figures
 from milodo.report.html import CHARTS, charts_script, write_report
 from milodo.report.layout import layout, node_size
@@ -343,6 +344,73 @@ def test_every_further_metric_has_a_chart_of_its_own_on_a_linear_axis(tmp_path):
     heads = [text.strip() for text in re.findall(r"<th[^>]*>([^<]*)</th>", (tmp_path / "run" / "report.html").read_text("utf-8"))]
     assert {"gap", "consensus error", "test accuracy"} <= set(heads)
     assert (tmp_path / "run" / "figures" / "test_accuracy-bytes.svg").exists()
+
+
+@pytest.mark.usefixtures("pageonly")
+def test_what_metrics_are_measured_at_is_said_of_each(tmp_path):
+    metrics = {"test_accuracy": 0.9, "worst_accuracy": 0.8, "sparsity": 0.5}
+    records = [replace(r, gap=math.nan, metrics=metrics) for r in records_of({"m": 0.01})]
+    text = " ".join(report(make_run(tmp_path, {"format": 1, "name": "measured"}, records)).text.split())
+    assert "The test accuracy, as the problem measures it at the average x̄ of all nodes." in text
+    assert "The accuracy on the test samples of the model of the worst node" in text
+    assert "The worst accuracy, as" not in text
+    assert "The sparsity, as the problem measures it." in text
+
+
+@pytest.mark.parametrize("lowest", [1e-6, -1e-6])
+@pytest.mark.usefixtures("pageonly")
+def test_a_loss_has_a_logarithmic_axis_where_it_is_positive(tmp_path, lowest):
+    records = [replace(r, gap=math.nan, loss=max(r.gap, lowest) + min(lowest, 0)) for r in records_of({"m": 0.01})]
+    chart = report(make_run(tmp_path, {"format": 1, "name": "network"}, records)).data["charts"][0]
+    assert (chart["key"], chart["log"]) == ("loss", lowest > 0)
+    assert (chart["window"][0] > 0) == (lowest > 0)
+
+
+@pytest.mark.parametrize("certified", [True, False])
+@pytest.mark.usefixtures("pageonly")
+def test_no_method_is_said_to_converge_to_an_optimum_that_nobody_knows(tmp_path, certified):
+    records = [r if certified else replace(r, gap=math.nan) for r in records_of({"prox-ed": 0.01})]
+    text = report(make_run(tmp_path, complete(), records)).text
+    assert ("the optimum" in text.split("converges to")[1].split("Every candidate")[0]) == certified
+    assert ("a stationary point, given full gradients" in text) != certified
+
+
+@pytest.mark.usefixtures("pageonly")
+def test_it_is_said_how_many_candidates_reached_the_target(tmp_path):
+    """Those that ran beside the chosen one may have been there before it."""
+    said = {}
+    for reached in (0, 3):
+        run = complete()
+        grid = [
+            {"parameters": {"gamma": 0.01 * (k + 1)}, "score": 400.0 + k, "reached": k < reached, "gap": 1e-3, "diverged": False}
+            for k in range(7)
+        ]
+        run["tuning"]["prox-ed"] |= {"reached": False, "grid": grid, "candidates": 7, "best": grid[5]["parameters"]}
+        said[reached] = report(make_run(tmp_path / str(reached), run, records_of({"prox-ed": 0.01}))).text
+    assert "none reached the target" in said[0]
+    assert "none reached the target" not in said[3] and "3 of 7 reached the target" in said[3]
+
+
+def ended(method: str, k: int, status: Status, instance: int = 0) -> list[Record]:
+    rows = [r for r in records_of({method: 0.01}, instances=1) if r.k < k]
+    return [replace(r, instance=instance) for r in [*rows, look(method, 0, k, 1e-3, status)]]
+
+
+@pytest.mark.usefixtures("pageonly")
+def test_it_is_said_why_lines_end_and_which_methods_were_given_fewer_iterations(tmp_path):
+    by = {"dapg": (40, Status.CONVERGED), "prox-ed": (400, Status.STEPS), "wild": (300, Status.STEPS), "cut": (300, Status.STEPS)}
+    records = [row for method, end in by.items() for row in ended(method, *end)]
+    text = " ".join(report(make_run(tmp_path / "some", complete(), records)).text.split())
+    assert "A line ends where the iterations it was given were used up; that of DAPG where half of the instances have" in text
+    assert "not given the same number of iterations: Prox-ED 400; Wild and Cut short 300." in text
+    all_alike = [row for method in ("dapg", "prox-ed") for row in ended(method, 400, Status.STEPS)]
+    text = " ".join(report(make_run(tmp_path / "alike", complete(), all_alike)).text.split())
+    assert "A line ends where the iterations it was given were used up." in text
+    assert "reached their tolerance" not in text and "not given the same number" not in text
+    # One of three ran out of iterations before half of them were there: the line ends with it.
+    few = [*ended("dapg", 20, Status.STEPS), *ended("dapg", 40, Status.CONVERGED, 1), *ended("dapg", 50, Status.CONVERGED, 2)]
+    run = Run(make_run(tmp_path / "few", complete(), few))
+    assert run.curve("dapg", "k", run.quantities[0]).x[-1] == 20 and "used up" in line_ends(run)
 
 
 def test_a_graph_too_large_to_be_drawn_is_said_to_be(tmp_path):

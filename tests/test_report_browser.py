@@ -155,6 +155,44 @@ def test_a_phone_never_scrolls_sideways(visit):
     assert all(280 <= _look(browser, chart)["width"] <= 375 for chart in CHARTS)
 
 
+def test_on_a_phone_no_first_column_hides_the_numbers(visit, tmp_path):
+    """A real race with long names: wherever a table is scrolled to, its numbers have more than half of the width."""
+    folder = shutil.copytree(Path(__file__).parent.parent / "docs" / "records" / "auto-ring10", tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("milodo.report.html.write_figures", lambda run: [])
+        path = write_report(folder)
+    browser = visit(width=390, path=path)
+    browser.execute_script("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    seen = browser.execute_script("""
+        return [...document.querySelectorAll('.scroll')].filter(s => s.offsetParent).map(region => {
+          const box = region.getBoundingClientRect();
+          const heads = [...region.querySelectorAll('tbody th')].map(th => th.getBoundingClientRect().right - box.left);
+          const row = region.querySelector('tbody tr'), first = row.querySelector('th ~ td.num');
+          const sticky = row.querySelector('th') && getComputedStyle(row.querySelector('th')).position === 'sticky';
+          const shown = !first || first.matches('.wide ~ td, .code ~ td') || first.getBoundingClientRect().right <= box.right;
+          return {caption: region.querySelector('caption').textContent, share: Math.max(0, ...heads) / box.width, shown, sticky};
+        });""")
+    assert any(table["sticky"] for table in seen)
+    assert [table for table in seen if table["share"] > 0.45 or not table["shown"]] == []
+
+
+def test_of_many_methods_all_or_none_can_be_shown_and_second_entries_step_back(visit, tmp_path):
+    names = ["prox-ed", "prox-ed (published)", "dapg", "odapg", "pg-extra", "prox-atc", "prox-dgd", "tree-apg", "apapc"]
+    run = {"format": 1, "name": "many"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("milodo.report.html.write_figures", lambda run: [])
+        path = write_report(make_run(tmp_path / "many", run, records_of({name: 0.01 * (k + 1) for k, name in enumerate(names)})))
+    browser = visit(path=path)
+    widths = browser.execute_script(
+        "return document.getElementById('chart-gap').data.filter(t => t.name).map(t => [t.line.width, t.mode])"
+    )
+    assert widths[1] == [1.25, "lines"] and {tuple(each) for k, each in enumerate(widths) if k != 1} == {(2, "lines+markers")}
+    _find(browser, "button[data-show=none]").click()
+    wait(browser, lambda: all(_look(browser, chart)["shown"] == [] for chart in CHARTS))
+    _find(browser, "button[data-show=all]").click()
+    wait(browser, lambda: all(len(set(_look(browser, chart)["shown"])) == len(names) for chart in CHARTS))
+
+
 def test_every_control_has_a_name(visit):
     browser = visit()
     unnamed = (

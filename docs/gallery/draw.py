@@ -20,13 +20,13 @@ import milodo
 from milodo.problems.datasets import cifar10
 from milodo.problems.splits import split
 from milodo.report.figures import INK, RC, new_figure, save_figure
-from milodo.report.run import COLOURS
+from milodo.report.styles import METHOD_COLOURS, PALETTE
 from milodo.report.words import power
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent.parent / "examples"
 CIFAR_LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-BLUE, ORANGE, GREEN = (light for light, _ in COLOURS[:3])
+BLUE, ORANGE, GREEN = (light for light, _ in PALETTE[:3])
 
 
 def run(name: str, *arguments: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def own_method() -> Any:
     problem, net = names["unseen"], names["net"]
     best = milodo.optimum(problem).value
     figure, axes = panel("A method of one's own, tuned like Prox-ED")
-    searches = {names["GradientTracking"]: BLUE, milodo.ProxED: ORANGE}
+    searches = {names["GradientTracking"]: METHOD_COLOURS["gradient-tracking"][0], milodo.ProxED: METHOD_COLOURS["prox-ed"][0]}
     for method, colour in searches.items():
         found = names["tune"](method, names["training"], net, milodo.optimum(names["training"]).value, names["search"])
         gaps = []
@@ -93,7 +93,7 @@ def own_network() -> Any:
     site = torch.arange(len(points)) // (len(points) // names["n"])
     for i in range(names["n"]):
         mine = points[site == i]
-        axes.scatter(*mine.T, s=9, color=COLOURS[i % len(COLOURS)][0], label=f"site {i}")
+        axes.scatter(*mine.T, s=9, color=PALETTE[i % len(PALETTE)][0], label=f"site {i}")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0, markerscale=2)
     return figure
 

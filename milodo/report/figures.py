@@ -13,17 +13,26 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Annotation
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
+from milodo.report.endings import budgets
 from milodo.report.layout import layout, node_size
-from milodo.report.run import MARKERS, Axis, Quantity, Run
-from milodo.report.words import power
+from milodo.report.run import Axis, Quantity, Run
+from milodo.report.styles import MARKERS
+from milodo.report.words import number, power
 from milodo.topology import Topology
 
 FORMATS = ("png", "svg")
 INK, FAINT, GRID = "#1f2933", "#5b6672", "#e3e7ec"
+LARGE = (10.4, 6.4)
+"""Inches of a picture with many lines."""
 SMALLEST_WITH_ID = 7
 """Points; a smaller node is drawn without its id."""
+FEW_POWERS = 1e3
+"""From the lowest to the highest value of an axis: below, its ticks are 1, 2, 5 and not powers of ten alone."""
 LEARNED = 3.2
 """Points; learned methods stand out among a dozen handcrafted ones."""
 
@@ -44,7 +53,7 @@ def write_figures(run: Run) -> list[Path]:
     with matplotlib.rc_context(RC):
         for quantity in run.drawn:
             for axis in run.axes:
-                figure = new_figure(7.2, 4.6)
+                figure = new_figure(*(LARGE if run.crowded else (7.2, 4.6)))
                 panel = figure.add_subplot()
                 draw_curves(panel, run, axis, quantity)
                 title = f"{quantity.name.capitalize()} against {axis.title}\n{_over(run)}"
@@ -102,7 +111,7 @@ def _fits(labels: Sequence[str], columns: int) -> bool:
 def _race(run: Run) -> Figure:
     """The picture of the README: the first quantity against iterations and against bytes, side by side."""
     quantity, axes = run.quantities[0], [axis for axis in run.axes if axis.key in ("k", "bytes")]
-    figure = new_figure(WIDE, 4.9)
+    figure = new_figure(WIDE, 5.6 if run.crowded else 4.9)
     panels: Sequence[Axes] = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     for panel, axis in zip(panels, axes, strict=True):
         draw_curves(panel, run, axis, quantity)
@@ -123,13 +132,15 @@ def draw_curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity, *, bands:
     for method in run.methods:
         curve, style = run.curve(method, axis.key, quantity), run.styles[method]
         dash: Any = (0, tuple(d / 2 for d in style.dash)) if style.dash else "-"
-        width, above = (LEARNED, 3) if run.about(method).how == "learned" else (1.9, 2)
+        behind = run.crowded and style.variant  # the first entry of its method has the same colour
+        width, above = (LEARNED, 3) if run.about(method).how == "learned" else (1.1, 1.5) if behind else (1.9, 2)
         panel.plot(
             curve.x, np.where(np.isfinite(curve.median), curve.median, np.nan), color=style.light, linestyle=dash,
-            linewidth=width, zorder=above, marker=MARKERS[style.marker], markevery=max(1, len(curve.x) // 10), markersize=5.5,
-            markeredgecolor="white", markeredgewidth=0.6, label=_short(run.labels[method], 44),
+            linewidth=width, zorder=above, marker="" if behind else MARKERS[style.marker], markersize=5.5,
+            markevery=max(1, len(curve.x) // 10), markeredgecolor="white", markeredgewidth=0.6,
+            label=_short(run.labels[method], 44),
         )  # fmt: skip
-        if bands and window and run.instances > 1 and len(curve.x):
+        if bands and not behind and window and run.instances > 1 and len(curve.x):
             # inf at the upper quartile fills to the top of the picture, a quartile of 0 to its bottom.
             low, high = (
                 np.clip(np.nan_to_num(q, nan=window[0], posinf=window[1] * 10), *_beyond(window)) for q in (curve.q25, curve.q75)
@@ -146,7 +157,12 @@ def draw_curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity, *, bands:
     panel.xaxis.set_minor_formatter(NullFormatter())
     if quantity.log and window:  # what is 0 throughout has no logarithm
         panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
+        if window[1] / window[0] > FEW_POWERS:
+            panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
+        else:  # of ten there would be one or two
+            panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+            panel.yaxis.set_minor_formatter(NullFormatter())
     if window:
         panel.set_ylim(*window)
 
@@ -158,7 +174,40 @@ def _beyond(window: tuple[float, float]) -> tuple[float, float]:
 
 
 def _over(run: Run) -> str:
-    return "one instance" if run.instances == 1 else f"median (line) and quartiles (band) of {run.instances} instances"
+    over = "one instance" if run.instances == 1 else f"median (line) and quartiles (band) of {run.instances} instances"
+    return over + ("; not all methods were given as many iterations" if budgets(run) else "")
+
+
+def name_lines(figure: Figure, panel: Axes, run: Run, axis: Axis, quantity: Quantity) -> None:
+    """The label of every method at the end of its line, in its colour; of a second entry the legend alone tells."""
+    figure.draw_without_rendering()  # positions are known once the picture is laid out
+    taken: list[Bbox] = []
+    low, high = panel.get_ylim()
+    for method in run.methods:
+        curve, style = run.curve(method, axis.key, quantity), run.styles[method]
+        seen = np.flatnonzero(np.isfinite(curve.x) & np.isfinite(curve.median) & (curve.median >= low) & (curve.median <= high))
+        if style.variant or not seen.size:
+            continue
+        end = (curve.x[seen[-1]], curve.median[seen[-1]])
+        note = panel.annotate(
+            _short(run.labels[method], 28), end, (6, 0), textcoords="offset points", color=style.light, fontsize=9.5, va="center",
+            fontweight="bold", zorder=5, annotation_clip=False, path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        )  # fmt: skip
+        note.set_in_layout(False)
+        _settle(note, taken, panel.bbox, figure.dpi)
+
+
+def _settle(note: Annotation, taken: list[Bbox], inside: Bbox, dpi: float) -> None:
+    """Moves a label up or down to the nearest place where no other one is."""
+    box = note.get_window_extent()
+    places = sorted((step * box.height / 2 for step in range(-24, 25)), key=abs)
+    shift = next((p for p in places if _is_free(box.translated(0, p), taken, inside)), 0.0)
+    note.set_position((6, shift * 72 / dpi))
+    taken.append(box.translated(0, shift))
+
+
+def _is_free(box: Bbox, taken: list[Bbox], inside: Bbox) -> bool:
+    return inside.y0 <= box.y0 and box.y1 <= inside.y1 and not any(box.overlaps(other) for other in taken)
 
 
 def _short(text: str, limit: int = 90) -> str:

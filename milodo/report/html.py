@@ -21,6 +21,7 @@ from markupsafe import Markup
 from milodo.files import atomic
 from milodo.problems.certify import BOUNDS
 from milodo.report import tuning, words
+from milodo.report.endings import budgets, line_ends
 from milodo.report.figures import write_figures
 from milodo.report.layout import layout, node_size
 from milodo.report.run import Run
@@ -79,6 +80,8 @@ def _render(run: Run, figures: list[Path]) -> str:
         data=(data := _data(run)),
         swatches=data["methods"],
         spoken={quantity.key: spoken(run, quantity) for quantity in run.drawn},
+        line_ends=line_ends(run),
+        budgets=budgets(run),
         tables=_tables(run),
         ends=_ends(run),
         missing=words.join([about.label or key for key, about in run.file.methods.items() if key not in run.runs]),
@@ -167,7 +170,8 @@ def _data(run: Run) -> dict[str, Any]:
             lines.append({"x": x, "median": numbers(c.median), "q25": numbers(c.q25, top), "q75": numbers(c.q75, top)})
         charts.append({**asdict(quantity), "window": window, "lines": lines})
     methods = [{"label": run.labels[method], **asdict(style)} for method, style in run.styles.items()]
-    return {"axes": [asdict(axis) for axis in run.axes], "methods": methods, "charts": charts, "instances": run.instances}
+    shown = {"axes": [asdict(axis) for axis in run.axes], "methods": methods, "charts": charts, "instances": run.instances}
+    return shown | {"crowded": run.crowded}
 
 
 def _tables(run: Run) -> list[dict[str, Any]]:

@@ -15,15 +15,18 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from milodo.files import atomic
-from milodo.report.figures import RC, draw_curves, new_figure, save_figure
-from milodo.report.run import AXIS, Quantity, Run, styled
+from milodo.report.figures import RC, draw_curves, name_lines, new_figure, save_figure
+from milodo.report.run import AXIS, Quantity, Run
+from milodo.report.styles import styled
 
 HERE = Path(__file__).parent
 ROWS = 2
 """Quantities shown: gap (or loss) and consensus; of networks loss and accuracy."""
 ACCURACY = "test_accuracy"
-NARROWEST = 7.2
-"""Inches."""
+NARROWEST, CROWDED = 7.2, 11.0
+"""Inches of a picture of one panel, and of one with many lines, which are named where they end."""
+ROOM = 2.6
+"""Times the last iteration that the axis reaches to, where lines are named behind their ends."""
 ACROSS = 4
 """Panels side by side; further ones begin a new line."""
 LETTER = 0.08
@@ -96,10 +99,11 @@ def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
     methods = list(dict.fromkeys(method for run in runs for method in run.methods))
     styles = styled(methods)
     columns = max(1, min(len(runs), ACROSS))
-    lines, width = -(-max(len(runs), 1) // columns), max(4.1 * columns, NARROWEST)
+    named = len(runs) == 1 and runs[0].crowded
+    lines, width = -(-max(len(runs), 1) // columns), max(4.1 * columns, CROWDED if named else NARROWEST)
     longest = max((len(run.labels[method]) for run in runs for method in run.methods), default=0)
     across = max(1, min(6, len(methods), int(width / (0.6 + LETTER * longest))))
-    figure = new_figure(width, 6.3 * lines + 0.24 * -(-len(methods) // across))
+    figure = new_figure(width, (9.4 if named else 6.3) * lines + 0.24 * -(-len(methods) // across))
     pictures = figure.subplots(ROWS * lines, columns, squeeze=False)
     handles = {}
     for spare in range(len(runs), lines * columns):
@@ -129,6 +133,11 @@ def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
         handles.values(), handles.keys(), loc="outside lower center", ncols=across, handlelength=2.6,
         columnspacing=1.4, fontsize=9.5,
     )  # fmt: skip
+    if named:
+        for row, quantity in enumerate(_quantities(runs[0])):
+            picture = pictures[row][0]
+            picture.set_xlim(right=picture.get_xlim()[1] * ROOM)
+            name_lines(figure, picture, runs[0], AXIS["k"], quantity)
     return figure
 
 

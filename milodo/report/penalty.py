@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from milodo.errors import InvalidInput, shortened
 from milodo.files import read_versioned_json
 from milodo.report.figures import FAINT, INK, RC, new_figure, save_figure
-from milodo.report.run import COLOURS
+from milodo.report.styles import PALETTE
 from milodo.report.words import power
 
 NAMED = 8
@@ -42,7 +42,7 @@ def _coefficients(panel: Axes, record: dict[str, Any]) -> None:
     order = np.lexsort((-np.abs(sizes).max(axis=0), -np.abs(sizes[record["chosen"]])))
     for rank, column in enumerate(order[: NAMED - 1 if len(order) > NAMED else NAMED]):
         name = shortened(record["columns"][column], 24)
-        panel.plot(l1, sizes[:, column], color=COLOURS[rank % len(COLOURS)][0], linewidth=1.9, label=name, zorder=3)
+        panel.plot(l1, sizes[:, column], color=PALETTE[rank % len(PALETTE)][0], linewidth=1.9, label=name, zorder=3)
     rest = order[NAMED - 1 :] if len(order) > NAMED else order[:0]
     for k, column in enumerate(rest):
         said = f"{len(rest)} others" if k == 0 else None
@@ -56,7 +56,7 @@ def _coefficients(panel: Axes, record: dict[str, Any]) -> None:
 def _curve(panel: Axes, record: dict[str, Any]) -> None:
     l1, mean, error = (np.array(record[name]) for name in ("penalties", "mean", "error"))
     panel.errorbar(
-        l1, mean, yerr=error, color=COLOURS[0][0], ecolor="#9db8cc", elinewidth=1.0, capsize=2.0, marker="o", markersize=3.5,
+        l1, mean, yerr=error, color=PALETTE[0][0], ecolor="#9db8cc", elinewidth=1.0, capsize=2.0, marker="o", markersize=3.5,
         linewidth=1.4, zorder=3,
     )  # fmt: skip
     _penalties(panel, record)

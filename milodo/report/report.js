@@ -21,11 +21,12 @@
     const bands = [], lines = [], band = data.instances > 1;
     data.methods.forEach((method, index) => {
       const line = chart.lines[index], x = line.x[state.axis], colour = method[theme()];
+      const behind = data.crowded && method.variant; // the first entry of its method has the same colour
       const shared = { legendgroup: String(index), visible: !state.hidden.has(index), meta: index };
       const seen = x.map((_, i) => i).filter((i) => x[i] !== null && line.q75[i] !== null && line.median[i] !== null);
       const floor = chart.log && chart.window ? chart.window[0] / 10 : null;
       const low = (i) => (line.q25[i] === null ? floor : line.q25[i]);
-      if (band && seen.length > 1) {
+      if (band && !behind && seen.length > 1) {
         bands.push({
           ...shared, type: "scatter", mode: "lines", fill: "toself", hoverinfo: "skip", line: { width: 0 },
           fillcolor: faded(colour, theme() === "dark" ? 0.17 : 0.13),
@@ -35,9 +36,9 @@
       }
       const unit = axisNow().unit, name = unit || axisNow().name, [fine, rough] = chart.log ? [".2e", ".1e"] : [".4~g", ".3~g"];
       lines.push({
-        ...shared, type: "scatter", mode: "lines+markers", name: plain(method.label), x, y: line.median,
+        ...shared, type: "scatter", mode: behind ? "lines" : "lines+markers", name: plain(method.label), x, y: line.median,
         customdata: line.q25.map((low, i) => [low, line.q75[i]]),
-        line: { color: colour, width: 2, dash: method.dash.length ? method.dash.map((d) => `${d}px`).join(",") : "solid" },
+        line: { color: colour, width: behind ? 1.25 : 2, dash: method.dash.length ? method.dash.map((d) => `${d}px`).join(",") : "solid" },
         marker: { symbol: method.marker, size: 7, color: colour, maxdisplayed: 11, line: { width: 1, color: ink[theme()].box } },
         hovertemplate: `<b>%{fullData.name}</b><br>%{x:${unit ? ".3s" : ",.4~g"}}${unit ? "" : " "}${name}<br>${chart.name} %{y:${fine}}` +
           (band ? `<br>quartiles %{customdata[0]:${rough}} to %{customdata[1]:${rough}}` : "") + "<extra></extra>",
@@ -53,7 +54,7 @@
     const log = (limits) => limits && limits.map(Math.log10);
     return {
       font, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, autosize: true,
-      height: state.printing ? 330 : small ? 300 : 400, ...(state.printing ? { width: 660, autosize: false } : {}),
+      height: state.printing ? 330 : small ? (data.crowded ? 380 : 300) : data.crowded ? 560 : 400, ...(state.printing ? { width: 660, autosize: false } : {}),
       margin: { l: small ? 48 : 64, r: 12, t: 8, b: 52 },
       dragmode: coarse.matches ? false : "zoom", hovermode: "closest", uirevision: state.axis,
       hoverlabel: { bgcolor: c.box, bordercolor: c.line, font: { ...font, color: c.text }, align: "left" },
@@ -88,6 +89,13 @@
       draw();
     });
   });
+  document.querySelectorAll("button[data-show]").forEach((button) => button.addEventListener("click", () => {
+    document.querySelectorAll("input[data-method]").forEach((input) => {
+      input.checked = button.dataset.show === "all";
+      if (input.checked) state.hidden.delete(Number(input.dataset.method)); else state.hidden.add(Number(input.dataset.method));
+    });
+    draw();
+  }));
   dark.addEventListener("change", draw);
   narrow.addEventListener("change", draw);
 

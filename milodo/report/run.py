@@ -1,10 +1,9 @@
-"""A run folder, read: records.csv and run.json, with what the pictures and the page share (names, order, colours, axes)."""
+"""A run folder, read: records.csv and run.json, with what the pictures and the page share (names, order, axes)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from milodo.bench.run_file import NAME, MethodFacts, RunFile
 from milodo.bench.speedup import AXES, Runs, Speedup, curves, group, measured_from_end, metrics_of, quantile, speedup_table
 from milodo.errors import InvalidInput, quoted
 from milodo.files import is_folder
+from milodo.report.styles import Style, base_of, styled
 from milodo.status import Status
 from milodo.topology import Topology
 
@@ -48,38 +48,18 @@ class Quantity:
     title: str
     formula: str = ""
     log: bool = True
-    """A loss or a metric may be negative; a gap and a distance are not."""
+    """A metric may be negative, and so may a loss; a gap and a distance are not."""
 
 
 QUANTITIES = {
     "gap": Quantity("gap", "gap", "gap to the optimum", "f(x̄) + r(x̄) − f*"),
-    "loss": Quantity("loss", "loss", "loss", "f(x̄) + r(x̄)", log=False),
+    "loss": Quantity("loss", "loss", "loss", "f(x̄) + r(x̄)"),
     "consensus": Quantity("consensus", "consensus error", "consensus error", "(1/n) Σ ‖xᵢ − x̄‖"),
 }
 
 
-@dataclass(frozen=True)
-class Style:
-    """How a method is drawn: told apart by colour, by dashes and by markers, each enough alone."""
-
-    light: str
-    dark: str
-    dash: tuple[float, ...]
-    marker: str
-    """A key of MARKERS."""
-
-
-# Okabe and Ito's colour-blind-safe palette without its yellow (unreadable on white), and three more; `dark` is lighter.
-COLOURS = (
-    ("#0072b2", "#4ea8e6"), ("#d55e00", "#f58344"), ("#009e73", "#2fc79c"), ("#b0508a", "#e39ac6"),
-    ("#3b4252", "#d5dbe5"), ("#c98a00", "#f0b73c"), ("#3a9fd6", "#93d3f5"), ("#6a4c93", "#b79fdb"), ("#6b7a00", "#b9c94a"),
-    ("#8c3d2b", "#d98f7c"),
-)  # fmt: skip
-DASHES: tuple[tuple[float, ...], ...] = ((), (8, 3), (9, 3, 2, 3), (14, 4), (12, 3, 2, 3, 2, 3))
-DOTS: tuple[float, ...] = (2, 3)
-"""Of a variant: a method with other step sizes."""
-MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "x": "X", "star": "*", "pentagon": "p"}
-"""plotly's name -> matplotlib's."""
+MANY = 8
+"""Lines that a picture of the usual size can hold."""
 HIGHEST = 1e300
 """Beyond this, or below its inverse, the ends of an axis would overflow when they are scaled."""
 
@@ -92,24 +72,6 @@ class Curve:
     median: np.ndarray
     q25: np.ndarray
     q75: np.ndarray
-
-
-def base_of(method: str, methods: Container[str]) -> str:
-    """'prox-ed' for 'prox-ed (published)' if both are there, else the method itself."""
-    base = method.split(" (")[0]
-    return base if base in methods else method
-
-
-def styled(methods: Sequence[str]) -> dict[str, Style]:
-    """Two variants of one method share a colour and differ in dashes and marker."""
-    base = {method: base_of(method, methods) for method in methods}
-    bases, shapes, styles = list(dict.fromkeys(base.values())), list(MARKERS), {}
-    for number, method in enumerate(methods):
-        at = bases.index(base[method])
-        light, dark = COLOURS[at % len(COLOURS)]
-        dash = DASHES[(at + at // len(COLOURS)) % len(DASHES)] if base[method] == method else DOTS
-        styles[method] = Style(light, dark, dash, shapes[number % len(shapes)])
-    return styles
 
 
 class Run:
@@ -170,6 +132,11 @@ class Run:
     def styles(self) -> dict[str, Style]:
         return styled(self.methods)
 
+    @property
+    def crowded(self) -> bool:
+        """So many lines that second entries of a method step back behind the first."""
+        return len(self.methods) > MANY
+
     @cached_property
     def instances(self) -> int:
         return len({record.instance for record in self.records})
@@ -186,15 +153,13 @@ class Run:
         return any(math.isfinite(record.gap) for record in self.records)
 
     @cached_property
-    def converged(self) -> bool:
-        return any(record.status is Status.CONVERGED for record in self.records)
-
-    @cached_property
     def quantities(self) -> list[Quantity]:
         """What is drawn: without a certified optimum there is no gap, and the loss itself is shown; further metrics behind."""
         metrics = [(key, key.replace("_", " ")) for key in metrics_of(self.runs)]
         further = [Quantity(key, name, name, log=False) for key, name in metrics]
-        return [QUANTITIES["gap" if self.certified else "loss"], QUANTITIES["consensus"], *further]
+        positive = all(record.loss > 0 for record in self.records if math.isfinite(record.loss))
+        loss = replace(QUANTITIES["loss"], log=positive)
+        return [QUANTITIES["gap"] if self.certified else loss, QUANTITIES["consensus"], *further]
 
     @cached_property
     def moved(self) -> bool:

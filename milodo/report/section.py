@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from milodo.bench.speedup import Speedup
 from milodo.config.panels import ExpectTable
 from milodo.config.reproduction import Reproduction
+from milodo.report.endings import budgets
 from milodo.report.run import Run
 from milodo.report.verdict import BASELINES, Verdict, baselines, seconds_of_iteration, speedup_over, strongest
 from milodo.report.words import cost_cell, number
@@ -36,6 +37,7 @@ def section(about: Reproduction, runs: Mapping[str, Run], found: Verdict, *, com
             (f"**{panel.name}**: " if panel.name else "") + f"{where}, {many}{_certificate(run)}.",
             "",
             *_tables(run, panel.expect),
+            *(["", differ] if (differ := budgets(run)) else []),
         ]
     lines += ["", f"![{about.name}: every method against iterations]({figure})", ""]
     return "\n".join(lines)

@@ -16,6 +16,12 @@ HOW = {
     "auto": "chosen by its predicted price",
 }  # fmt: skip
 
+LIMIT = {
+    (True, True): "the optimum", (True, False): "near the optimum",
+    (False, True): "a stationary point, given full gradients", (False, False): "near a stationary point, given full gradients",
+}  # fmt: skip
+"""Whether an optimum is certified, whether a method is exact -> what it converges to: of a network, say, no optimum is known."""
+
 
 def settings(run: Run) -> list[dict[str, Any]]:
     """The step sizes each method ran with, and where they come from."""
@@ -39,7 +45,7 @@ def settings(run: Run) -> list[dict[str, Any]]:
                 "search": _search(tuning, run.tuned_elsewhere) if tuning else "",
                 "notes": "; ".join(filter(None, notes)),
                 "rounds": words.value(about.rounds_per_iteration),
-                "exact": {True: "the optimum", False: "near the optimum", None: "–"}[about.exact],
+                "exact": "–" if about.exact is None else LIMIT[run.certified, about.exact],
             }
         )
     return rows
@@ -57,8 +63,16 @@ def _search(tuning: TuningFacts, elsewhere: bool) -> str:
 
 def _notes(tuning: TuningFacts) -> list[str]:
     candidates = "" if tuning.candidates is None else f"from {tuning.candidates} candidates"
-    missed = "none reached the target, so the smallest gap decided" if tuning.reached is False and tuning.cost != LOSS else ""
+    missed = _missed(tuning) if tuning.reached is False and tuning.cost != LOSS else ""
     return [candidates, missed, "taken from an earlier run" if tuning.cached else ""]
+
+
+def _missed(tuning: TuningFacts) -> str:
+    """Of a chosen candidate that was not seen to reach the target, which need not be true of all others."""
+    reached = sum(trial.reached for trial in tuning.grid)
+    if reached:
+        return f"{reached} of {len(tuning.grid)} reached the target; the chosen one had not by then, but bears larger steps"
+    return "none reached the target, so the smallest gap decided" if tuning.grid else "the chosen one did not reach the target"
 
 
 def grids(run: Run) -> list[dict[str, Any]]:
