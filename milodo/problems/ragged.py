@@ -172,6 +172,8 @@ class Ragged(Sampled):
         self.n = rows.n
         self._last: tuple[Point, Tensor] | None = None
         """Coefficients of features, and what they predicted."""
+        self._found: tuple[Point, NodeScalar, NodeTensor] | None = None
+        """The last common point, f_i and ∇f_i there: a stopping rule and the next step ask for the same."""
 
     def hold(self, A: Any) -> tuple[int, ...]:
         self.rows, self.dtype, self.device = A, torch.float64, torch.device("cpu")
@@ -205,7 +207,7 @@ class Ragged(Sampled):
     def predict(self, x: NodeTensor) -> Tensor:
         """At a point that all nodes share, features are not multiplied again if they were the last time: certificate, objective
         and intercepts ask for the same."""
-        if x.ndim > 2 or x.stride(0) != 0 or torch.is_grad_enabled():
+        if not self._common(x):
             return self._predict(x)
         spared = (self.b.shape[-1] if self.outputs else 1) * self.rows.intercept
         features = x[0, : self.d - spared]
@@ -239,7 +241,7 @@ class Ragged(Sampled):
         return self._summed(lambda block, own: block.value(own).unsqueeze(-1), x).squeeze(-1)
 
     def grad(self, x: NodeTensor) -> NodeTensor:
-        return self._summed(lambda block, own: block.grad(own), x)
+        return self.value_and_grad_from(x)[1]
 
     def look(self, x: NodeTensor) -> Tensor:
         return x
@@ -252,8 +254,18 @@ class Ragged(Sampled):
             value, grad = block.value_and_grad_from(block.look(own))
             return torch.cat((value.unsqueeze(-1), grad), dim=-1)
 
+        common = self._common(u)
+        if common and self._found is not None and torch.equal(self._found[0], u[0]):
+            return self._found[1], self._found[2]
         found = self._summed(both, u)
-        return found[..., 0], found[..., 1:]
+        value, grad = found[..., 0], found[..., 1:]
+        if common:
+            self._found = u[0].clone(), value, grad
+        return value, grad
+
+    def _common(self, x: NodeTensor) -> bool:
+        """Whether x is one point that all nodes share, and no gradient flows through it."""
+        return x.ndim == 2 and x.stride(0) == 0 and not torch.is_grad_enabled()
 
     def hessian_from(self, u: Tensor) -> Tensor:
         return self._curved if self.quadratic else self._hessian(u)
@@ -305,6 +317,7 @@ class Ragged(Sampled):
     def reweighed(self, weights: Tensor) -> Self:
         other = copy(super().reweighed(weights))
         vars(other).pop("_curved", None)
+        other._found = None
         return other
 
     def moved(self, u: Tensor, x: Point, step: Tensor) -> Tensor:

@@ -145,6 +145,12 @@ def test_other_weights_of_the_same_samples_are_instances(both):
     some, other = (p.reweighed(p.placed(own).movedim(-1, 0) * p.weights) for p in both)
     assert some.batch == other.batch == (2,)
     x = points(whole, 2)
+    one = whole.everywhere(x[0, 0])
+    with torch.no_grad():
+        for problem, plain in ((found, whole), (found.reweighed(some.weights[0]), whole.reweighed(other.weights[0]))):
+            for point in (one, one, whole.everywhere(x[1, 0]), one):  # what is remembered is that of this point and these weights
+                close(problem.grad(point), plain.grad(point))
+                close(problem.pull_back(problem.loss_slope(problem.predict(point))), plain.grad(point))
     found.lipschitz()  # of the first weights, which the others must not take over
     close(some.lipschitz(), other.lipschitz())
     close(some.value(x), other.value(x))
