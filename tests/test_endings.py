@@ -155,3 +155,15 @@ def test_what_is_advised_after_a_loss_is_not_refused(here, command, snapshots, m
     assert ("--resume" in advised[1]) == ("run" in command or bool(snapshots))
     monkeypatch.setattr(processes, "show_race", lambda folder: None)
     ends(advised[1].split(), 0)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("gamma", "code"), [("1e4", 1), ("0.05", 0)])
+@pytest.mark.parametrize("how", ["by torchrun", "by the command"])
+def test_a_real_run_that_diverged_does_not_end_well(here, gamma, code, how, monkeypatch, capfd, request):
+    if how == "by torchrun":
+        request.getfixturevalue("alone")
+    file = here / "tiny.toml"
+    file.write_text(file.read_text().replace("gamma = 0.05", f"gamma = {gamma}").replace("iterations = 20", "iterations = 60"))
+    ends(["run", "tiny.toml", "--out", "there", *(["--processes", "1"] if how == "by the command" else [])], code)
+    assert ("milodo: diverged: prox-ed" in capfd.readouterr().err) == (code == 1)

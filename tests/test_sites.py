@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from milodo.cli.main import run
 from milodo.errors import InvalidInput
-from milodo.fit import Task, fit_here, pooled_problem, scaling
+from milodo.fit import Task, fit_here, fit_model, pooled_problem, scaling
 from milodo.fit.pooled import penalty, total_of
 from milodo.fit.sites import classes_here, numeric_target
 from milodo.fit.tables import read_site
@@ -375,3 +375,23 @@ def test_lossy_links_are_said_to_be_simulated_in_help_and_output(tmp_path, capsy
             ["solve", *words, "--target", "progression", "--links", "lossy", "--tolerance", "0.1", "--out", str(tmp_path / "out")]
         )
     assert "simulated" in capsys.readouterr().out.partition("It will cost")[0]
+
+
+@pytest.mark.parametrize(
+    ("pay", "method"),
+    [({"pay": "bytes"}, "Moments"), ({"pay": "rounds"}, "Moments")]
+    + [({"pay": "seconds", "latency": 1.0, "bandwidth": wide}, found) for wide, found in ((1e9, "Moments"), (100.0, "APG"))],
+)
+def test_what_is_paid_for_decides_whether_curvatures_are_summed(pay, method):
+    """Of 150 features a curvature is as long as 76 gradients in 64 bits: on a narrow link gradients in few bits are faster."""
+    torch.manual_seed(0)
+    features = [torch.randn(400, 150, dtype=torch.float64) for _ in range(3)]
+    targets = [X[:, 0] for X in features]
+    task = Task(target="y", l1=0.3, tolerance=1e-4, **pay)
+    net, announced = StackedNetwork("ring(3)"), []
+    also = {"columns": tuple(map(str, range(150))), "announce": announced.append}
+    found = fit_model(features, targets, task, net, StackedObserver(), **also)
+    assert found.status is Status.CONVERGED and method in found.method
+    assert pay["pay"] == "bytes" or f"fewest {pay['pay']}" in announced[0].why
+    with pytest.raises(InvalidInput, match="say their latency"):
+        fit_model(features, targets, Task(target="y", pay="seconds"), net, StackedObserver(), **also)

@@ -47,6 +47,8 @@ class Benchmark:
         """The network with all of its nodes, for whoever plans."""
         self.planner = Planner(experiment, self.whole, self.progress)
         self.records_file = folder / "records.csv"
+        self.diverged: list[str] = []
+        """Methods that did so on some instance in this run, the same in every process."""
         self.file = RunFile()
         """What run.json says, where it is written."""
 
@@ -154,6 +156,8 @@ class Benchmark:
         for method in todo:
             recorder = Recorder(method.key, judge, net, optima, seeds, chunk[0], self.place.observer)
             self._race(method, methods[method.key], chunk, problem, recorder)
+            if Status.DIVERGED in recorder.ended:
+                self.diverged.append(method.key)
 
     def _instances(self, chunk: Chunk, nodes: Sequence[int]) -> tuple[Problem, Problem]:
         """The instances of a chunk in the precision by which methods are judged, and in that in which they run."""

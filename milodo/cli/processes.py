@@ -17,6 +17,7 @@ from milodo.cli.progress import Bars
 from milodo.cli.terminal import as_written, complaints, console, say
 from milodo.errors import Stopped
 from milodo.files import locked
+from milodo.status import Status
 
 if TYPE_CHECKING:
     from milodo.runtime.group import Group
@@ -35,6 +36,7 @@ def run(
     Starts the processes on this machine; started by `torchrun ... -m milodo run EXPERIMENT` each of its processes joins instead.
     """
     from milodo.bench.benchmark import Benchmark
+    from milodo.bench.records import read_records
     from milodo.config import load_experiment
     from milodo.network import place
     from milodo.runtime.group import LAUNCHED, TIMEOUT, joined, launched
@@ -52,14 +54,30 @@ def run(
         flags = ["--resume"] * resume + ["--overwrite"] * overwrite
         finish(*launch([*shlex.split(command)[1:], *flags], processes or n, timeout=patience), command)
         show_race(folder)
+        end_as([row.method for row in read_records(folder / "records.csv") if row.status is Status.DIVERGED])
         return
     die_with_parent()
     advice = resuming(folder, command, f"To go on with what is not complete: {command} --resume", snapshot_every)
     with advice, joined(patience, loaded.run.device) as group, first(group, Bars(console)) as bars, first(group, locked(folder)):
         here = Processes(group, folder, snapshot_every=snapshot_every)
-        Benchmark(loaded, folder, bars, as_written(command), place=here).run(resume=resume, overwrite=overwrite)
-    if group.rank == 0 and LAUNCHED not in os.environ:
+        benchmark = Benchmark(loaded, folder, bars, as_written(command), place=here)
+        benchmark.run(resume=resume, overwrite=overwrite)
+    if LAUNCHED in os.environ:  # who launched it shows the records, and ends as they say
+        return
+    if group.rank == 0:
         show_race(folder)
+    end_as(benchmark.diverged)
+
+
+def end_as(diverged: list[str]) -> None:
+    """All is recorded, but what diverged is no success of real processes."""
+    if diverged:
+        names = ", ".join(dict.fromkeys(diverged))
+        say(
+            complaints,
+            f"milodo: diverged: {names}. Take smaller steps; if `milodo bench` does not diverge, check the nodes' data.",
+        )
+        raise typer.Exit(1)
 
 
 def finish(code: int, killed: str | None, command: str) -> None:

@@ -34,6 +34,8 @@ from milodo.words import amount, brief
 
 LARGEST = 1 << 30
 """Bytes of moments that are still summed: a site holds a matrix of twice that."""
+NEWTON = 10
+"""Iterations of Newton's method that are expected."""
 LOOKS = {"curvatures": 1, "sums": 10, "gossip": 20}
 """Iterations between two looks at the stopping rule, which costs about what an iteration does."""
 
@@ -171,7 +173,7 @@ def plan_for(task: Task, problem: Sampled, net: Network) -> Plan:
         return Plan(optimizer.label, f"{card.name}, trained for {card.good_for}", _each(optimizer, problem.d, net), optimizer, {})
     if task.method is not None or task.parameters or task.messages:
         return _as_asked(task, problem, net)
-    d, height = problem.d - problem.reg.spares, net.topology.tree.height
+    d = problem.d - problem.reg.spares
     if task.links == "lossy":
         chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link_of(task, net))
         why = (
@@ -180,18 +182,36 @@ def plan_for(task: Task, problem: Sampled, net: Network) -> Plan:
         )
         return _as_chosen(chosen, f"{chosen.best.name}, {why} ({brief(chosen.best.parameters)})")
     held = 8 * newton.numbers(problem.d)
-    if newton.is_cheaper(task.loss, problem.d) and held <= LARGEST:
-        each = f"{amount(2 * (net.topology.n - 1) * held)} in {2 * height} rounds"
-        if task.loss == "squared":
-            why = "moments: one sum of XᵀX and Xᵀy over a spanning tree, then every site solves the same small problem exactly"
-            return Plan("Moments", why, f"{each}, once")
-        why = "Newton on sums: curvatures and gradients summed over a spanning tree, a small problem at every site, and again"
-        return Plan("Newton on sums", why, f"{each}, in each of about ten iterations")
-    chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link_of(task, net))
-    if "newton" in chosen.best.parameters:
+    if task.pay == "bytes" and newton.is_cheaper(task.loss, problem.d) and held <= LARGEST:
+        return _summed(task, held, net)
+    link = link_of(task, net)
+    chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link)
+    if task.pay != "bytes" and held <= LARGEST and _summed_cost(task, held, net, link) <= chosen.best.cost(task.pay):
+        return _summed(task, held, net)
+    if "newton" in chosen.best.parameters or task.pay != "bytes":
         return _as_chosen(chosen, chosen.why)
     why = f"{chosen.why} (curvatures of {d:,} features would be {amount(held)} a message, more than gradients cost)"
     return _as_chosen(chosen, why)
+
+
+def _summed(task: Task, held: int, net: Network) -> Plan:
+    """Curvatures of `held` bytes, summed: once for the squared loss, in every iteration of Newton's method else."""
+    each = f"{amount(2 * (net.topology.n - 1) * held)} in {2 * net.topology.tree.height} rounds"
+    paid = "" if task.pay == "bytes" else f", for fewest {task.pay}"
+    if task.loss == "squared":
+        why = "moments: one sum of XᵀX and Xᵀy over a spanning tree, then every site solves the same small problem exactly"
+        return Plan("Moments", why + paid, f"{each}, once")
+    why = "Newton on sums: curvatures and gradients summed over a spanning tree, a small problem at every site, and again"
+    return Plan("Newton on sums", why + paid, f"{each}, in each of about ten iterations")
+
+
+def _summed_cost(task: Task, held: int, net: Network, link: Link | None) -> float:
+    """In rounds or seconds: of curvatures, and of the short sums beside them (values along a step, and the mean of its ends)."""
+    iterations, sums = (1, 2) if task.loss == "squared" else (NEWTON, 3)
+    rounds = iterations * sums * 2 * net.topology.tree.height
+    if task.pay == "rounds" or link is None:
+        return rounds
+    return rounds * link.latency + iterations * 2 * net.topology.tree.height * held / link.bandwidth
 
 
 def _as_chosen(chosen: Chosen, why: str) -> Plan:
