@@ -14,10 +14,11 @@ import torch
 from milodo.cli.main import entry
 from milodo.network import distributed
 
-first, rank, *sys.argv[1:] = sys.argv[1:]
-if os.environ["RANK"] == rank:
-    count, trimmed = itertools.count(1), distributed.trimmed
-    distributed.trimmed = lambda message: (
-        torch.randint_like(trimmed(message), 1, 255) if next(count) > int(first) else trimmed(message)
-    )
-entry()
+if __name__ == "__main__":
+    first, rank, *sys.argv[1:] = sys.argv[1:]
+    if os.environ["RANK"] == rank:
+        count, trimmed = itertools.count(1), distributed.trimmed
+        distributed.trimmed = lambda message: (
+            torch.randint_like(trimmed(message), 1, 255) if next(count) > int(first) else trimmed(message)
+        )
+    entry()

@@ -44,7 +44,7 @@ class Sampled(Problem):
     def __init__(self, A: Tensor, b: Tensor, reg: Regularizer, weights: Tensor | None = None) -> None:
         if not isinstance(reg, Regularizer):
             raise InvalidInput(f"reg is {quoted(reg)}, but it must be a regularizer such as L1(0.1).")
-        b, shape = _tensor("b", b), self.hold(A)
+        shape, b = self.hold(A), _tensor("b", b)
         self.check_shapes(shape, b)
         self.outputs = b.ndim - len(shape) + 1
         samples = b.shape[: len(shape) - 1]
