@@ -9,7 +9,8 @@ CODE = """
 import sys, torch
 import torch.distributed as dist
 from milodo.network import DistributedNetwork, TreeObserver
-from milodo.network.distributed import LARGE, PeerLost, tag
+from milodo.network.distributed import FRAMES
+from milodo.network.frames import NODES, Frame, framed
 from milodo.runtime.group import joined
 
 size = int(sys.argv[1]) if len(sys.argv) > 1 else SIZE
@@ -20,16 +21,18 @@ with joined(20) as group:
     assert all(torch.equal(x, message + k + other) for k, x in enumerate(heard))
     group.meet("three rounds")
     if group.rank == 0:  # a fourth message, which node 1 has not asked for: it leaves nevertheless
-        early = dist.isend(message[0] + 7, other, tag=tag(size))
+        early = dist.isend(framed(Frame(NODES, 0, 1, size), message[0] + 7), other, tag=FRAMES)
         early.wait()
         print("sent")
     group.meet("sent")
     # Another network of the same processes gets what was said first, and what is said next.
     again = DistributedNetwork("path(2)", timeout=20)
     if group.rank == 1:
-        (wait,) = again.peers.rounds([], [(other, early := torch.empty(size, dtype=torch.uint8))])
+        (wait,) = again.peers.rounds([], [(other, early := torch.empty(size, dtype=torch.uint8))], NODES)
         again.peers.wait([wait])
         assert torch.equal(early, message[0] + 7)
+    else:
+        again.peers.rounds([], [], NODES)
     for k in range(3):
         assert torch.equal(again._carry(message + 9 * k + group.rank, again.routes.of_nodes), message + 9 * k + other)
     assert float(TreeObserver(again.peers, 2).total(torch.ones(1))) == 2  # in between, others talk, too

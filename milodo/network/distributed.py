@@ -7,9 +7,10 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import networkx as nx
@@ -20,18 +21,27 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
-from milodo.network.memory import lengths
+from milodo.network.frames import HEADER, Frame, flat_bytes, framed, room, size_of, trimmed, untrimmed
 from milodo.network.routes import Route
 from milodo.topology import Topology, topology
 
 TIMEOUT = 60.0
 """Seconds to wait for a neighbour before it counts as lost."""
 AHEAD = 2
-"""Receives that are posted for messages of one size from one process: that of this round and that of the next. gloo sends nothing
-before it has heard that the other end is ready to receive; heard a round before, that costs a round nothing, where it cost a far
-link as long again (benchmarks/slow_network.py). Two are enough: what says so goes out ahead of this round's own message."""
+"""Receives that are posted for messages from one process: for the next one and for that after it. gloo sends nothing before it
+has heard that the other end is ready to receive; heard a round before, that costs a round nothing, where it cost a far link as
+long again (benchmarks/slow_network.py). Two are enough: what says so goes out ahead of this round's own message."""
 LARGE = 1 << 20
-"""Bytes of a message from which on no memory is held ready for the next one: then its length is what takes time."""
+"""Bytes of a frame, and so of a posted receive: whatever comes is received and then checked, where a message longer than its
+receive would abort the process inside gloo. A longer payload follows its header in a message of its own: then its length is what
+takes time. Room that no message has filled is address space, not memory."""
+INSIDE = LARGE - HEADER.size
+"""Bytes of a payload that still travels behind its header."""
+CHANNELS = 1 << 8
+"""Networks of one process that may send at the same time."""
+FRAMES, FOLLOWS, SIZES = 1 << 29, 1 << 30, 4_194_301
+"""Tags: of frames, by channel; and of payloads that follow their header, by channel and length modulo this prime, so that no
+receive meets a longer message. Far from those that a program of the user's may use."""
 
 
 class PeerLost(Exception):
@@ -66,39 +76,56 @@ def called(nodes: Sequence[int], rank: int) -> str:
     return f"node {nodes[0]} (rank {rank})" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]} (rank {rank})"
 
 
-class Inbox:
-    """Messages of one size from one process, in the order in which they were sent: their size is their tag."""
+class Wire(Protocol):
+    """Moves bytes from one process to another; those of one tag from one process arrive in the order in which they were sent."""
 
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.ahead = rank, size, AHEAD if size < LARGE else 1
-        self._posted, self._free = deque[tuple[Tensor, Any]](), list[Tensor]()
+    rank: int
+    world: int
+    inboxes: Inboxes
+
+    def send(self, message: Tensor, rank: int, tag: int) -> Any:
+        """Returns at once; `wait(timeout)` of the result returns when the tensor may be used again, or raises RuntimeError."""
+        ...
+
+    def receive(self, into: Tensor, rank: int, tag: int) -> Any:
+        """Likewise; what comes may be shorter than there is room for."""
+        ...
+
+
+class Inbox:
+    """The frames from one process on one channel, in the order in which they were sent."""
+
+    def __init__(self, wire: Wire, rank: int, channel: int) -> None:
+        self.wire, self.rank, self.tag = wire, rank, FRAMES + channel
+        self._posted, self.free = deque[tuple[Tensor, Any]](), list[Tensor]()
 
     def take(self) -> tuple[Tensor, Any]:
-        """Where the next message will be, and the wait for it; room for the one after it is made as well."""
-        while len(self._posted) < self.ahead:
-            buffer = self._free.pop().zero_() if self._free else torch.zeros(self.size, dtype=torch.uint8)
-            self._posted.append((buffer, dist.irecv(buffer, self.rank, tag=tag(self.size))))
+        """Where the next frame will be, and the wait for it; room for the one after it is made as well."""
+        while len(self._posted) < AHEAD:
+            buffer = self.free.pop() if self.free else torch.empty(LARGE, dtype=torch.uint8)
+            self._posted.append((buffer, self.wire.receive(buffer, self.rank, self.tag)))
         return self._posted.popleft()
 
-    def read(self, buffer: Tensor, into: Tensor, varies: bool) -> None:
-        """A message that has come; its memory is free again."""
-        if varies:
-            untrimmed(buffer, into)
-        else:
-            into.view(-1).view(torch.uint8).copy_(buffer)
-        self._free.append(buffer)
+
+Inboxes = dict[tuple[int, int], Inbox]
+"""By process and channel. A receive that is posted outlives the network that posted it, and takes the next one's message."""
 
 
-class _Inboxes(dict[tuple[int, int], Inbox]):
-    """By process and size of messages; made when first needed."""
+class Gloo:
+    """The wire of torch.distributed's own group."""
 
-    def __missing__(self, key: tuple[int, int]) -> Inbox:
-        self[key] = Inbox(*key)
-        return self[key]
+    def __init__(self) -> None:
+        self.rank, self.world, self.inboxes = dist.get_rank(), dist.get_world_size(), Inboxes()
+
+    def send(self, message: Tensor, rank: int, tag: int) -> Any:
+        return dist.isend(message, rank, tag=tag)
+
+    def receive(self, into: Tensor, rank: int, tag: int) -> Any:
+        return dist.irecv(into, rank, tag=tag)
 
 
-INBOXES = WeakKeyDictionary[Any, _Inboxes]()
-"""Of each group of processes: a receive that is posted outlives the network that posted it, and takes the next one's message."""
+WIRES = WeakKeyDictionary[Any, Gloo]()
+"""Of each group of processes."""
 
 
 def never_free(error: BaseException) -> None:
@@ -117,47 +144,33 @@ class Wait(NamedTuple):
     """What is to be done when it has come."""
 
 
-def _size(message: Tensor) -> int:
-    return message.numel() * message.element_size()
+@dataclass
+class Coming:
+    """A message that was asked for."""
 
+    inbox: Inbox
+    buffer: Tensor
+    """Where its frame will be."""
+    work: Any
+    into: Tensor
+    frame: Frame
+    """What it must be."""
+    varies: bool
+    size: int = 0
+    """Of its payload, once the header has been read."""
 
-PREFIX = 4
-"""Bytes of a row's length, where several rows travel together."""
+    def look(self, called: Callable[[], tuple[str, ...]]) -> None:
+        """Checks the header, and reads the payload if it is behind it."""
+        self.size = self.frame.read(self.buffer[: HEADER.size].numpy().tobytes(), called, varies=self.varies)
+        if self.frame.size <= INSIDE:
+            self.read(self.buffer[HEADER.size :])
+        self.inbox.free.append(self.buffer)
 
-
-def room(message: Tensor) -> int:
-    """The longest that `trimmed` can be, which both ends know."""
-    rows = message.numel() // message.shape[-1]
-    return _size(message) + (PREFIX * rows if rows > 1 else 0)
-
-
-def trimmed(message: Tensor) -> Tensor:
-    """The bytes of rows that vary in length, without the zeros at their ends: of one row just these, of several (nodes that share
-    a process) their lengths before them."""
-    rows, ends = message.flatten(0, -2), lengths(message.flatten(0, -2))
-    every = torch.cat([row[:end] for row, end in zip(rows, ends.tolist(), strict=True)])
-    return every if len(rows) == 1 else torch.cat((ends.to(torch.int32).view(torch.uint8), every))
-
-
-def untrimmed(buffer: Tensor, into: Tensor) -> None:
-    """What was trimmed, with its zeros again; behind what came the buffer has zeros."""
-    rows = into.view(-1, into.shape[-1])
-    if len(rows) == 1:
-        rows[0].copy_(buffer)
-        return
-    start, width = PREFIX * len(rows), rows.shape[-1]
-    ends = buffer[:start].view(torch.int32).tolist()
-    if not all(0 <= end <= width for end in ends):
-        raise InvalidInput(f"a message has rows of {ends} bytes, where {width} are the most. Do both ends run one experiment?")
-    rows.zero_()
-    for row, end in zip(rows, ends, strict=True):
-        row[:end] = buffer[start : start + end]
-        start += end
-
-
-def tag(size: int) -> int:
-    """Of messages of so many bytes; 0 is for those that nobody awaits before their time."""
-    return 1 + size
+    def read(self, payload: Tensor) -> None:
+        if self.varies:
+            untrimmed(payload[: self.size], self.into)
+        else:
+            flat_bytes(self.into).copy_(payload[: self.size])
 
 
 class Peers:
@@ -167,9 +180,17 @@ class Peers:
     way, so no graph can deadlock.
     """
 
-    def __init__(self, graph: Topology, held: Sequence[Sequence[int]], timeout: float) -> None:
-        self.held, self.timeout = [tuple(part) for part in held], timedelta(seconds=timeout)
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+    def __init__(
+        self, graph: Topology, held: Sequence[Sequence[int]], timeout: float, wire: Wire | None = None, channel: int = 0
+    ) -> None:
+        """Networks of one process that send at the same time, from several threads, need different channels."""
+        self.held, self.timeout, self.channel = [tuple(part) for part in held], timedelta(seconds=timeout), channel
+        if not 0 <= channel < CHANNELS:
+            raise InvalidInput(f"{channel + 1} networks that send at the same time in one process are more than {CHANNELS}.")
+        self.wire = wire or WIRES.setdefault(dist.group.WORLD, Gloo())
+        self.rank, self.world = self.wire.rank, self.wire.world
+        self.frames = wire is not None or dist.get_backend() == "gloo"
+        """Whether messages travel behind headers. Other backends (nccl) have neither tags nor receives with room to spare."""
         if len(self.held) != self.world:
             raise InvalidInput(
                 f"{graph} on {len(self.held)} processes, but {self.world} were started. Start {len(self.held)} (WORLD_SIZE)."
@@ -181,16 +202,72 @@ class Peers:
         self.graph.add_nodes_from(range(self.world))
         self.doing = "at the start"
         """Where we are, for messages to people."""
+        self.k = self.number = 0
+        """The iteration, and the exchanges so far; the same in all processes."""
         self.carried = 0
         """Bytes that methods have sent to other processes."""
-        self._inboxes = INBOXES.setdefault(dist.group.WORLD, _Inboxes())
 
     @property
     def neighbours(self) -> list[int]:
         return sorted(self.graph[self.rank])
 
-    def exchange(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Wait]:
-        """Posts all of them; the tensors must stay untouched until `wait` returns."""
+    def rounds(
+        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], kind: str, *, varies: bool = False
+    ) -> list[Wait]:
+        """What a method says in one round: `exchange`, counted. Every process calls it, also if it has nothing to send.
+
+        Where messages vary in length, zeros at their end do not travel (`trimmed`).
+        """
+        self.number += 1
+        if not (varies and self.frames):
+            self.carried += sum(size_of(message) for _, message in sends)
+            return self.exchange(sends, receives, kind)
+        said = [(rank, trimmed(message), room(message)) for rank, message in sends]
+        self.carried += sum(size_of(message) for _, message, _ in said)
+        return [*self._receives(receives, kind, varies=True), *self._sends(said, kind)]
+
+    def exchange(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], kind: str) -> list[Wait]:
+        """Posts all of them; the tensors must stay untouched until `wait` returns. The other end is told ahead that we shall
+        listen for its next message, too."""
+        if not self.frames:
+            return self._batch(sends, receives)
+        said = [(rank, message, size_of(message)) for rank, message in sends]
+        return [*self._receives(receives, kind), *self._sends(said, kind)]
+
+    def _sends(self, messages: Sequence[tuple[int, Tensor, int]], kind: str) -> list[Wait]:
+        """To whom, what, and how long it may be at most, which decides whether it has a message of its own."""
+        waits = []
+        for rank, message, most in messages:
+            short, frame = most <= INSIDE, Frame(kind, self.k, self.number, size_of(message))
+            with self._noticing([rank]):
+                waits.append(Wait([rank], self.wire.send(framed(frame, message if short else None), rank, FRAMES + self.channel)))
+                if not short:
+                    waits.append(Wait([rank], self.wire.send(message, rank, self._follows(most))))
+        return waits
+
+    def _receives(self, messages: Sequence[tuple[int, Tensor]], kind: str, *, varies: bool = False) -> list[Wait]:
+        waits = []
+        for rank, into in messages:
+            most = room(into) if varies else size_of(into)
+            with self._noticing([rank]):
+                inbox = self.wire.inboxes.setdefault((rank, self.channel), Inbox(self.wire, rank, self.channel))
+                coming = Coming(inbox, *inbox.take(), into, Frame(kind, self.k, self.number, most), varies)
+                waits.append(Wait([rank], coming.work, partial(self._arrived, coming)))
+                if most > INSIDE:
+                    long = into if not varies else torch.empty(most, dtype=torch.uint8)
+                    work = self.wire.receive(long, rank, self._follows(most))
+                    waits.append(Wait([rank], work, partial(coming.read, long) if varies else None))
+        return waits
+
+    def _follows(self, most: int) -> int:
+        return FOLLOWS + self.channel * SIZES + most % SIZES
+
+    def _arrived(self, coming: Coming) -> None:
+        """Reads the header, and what is behind it."""
+        coming.look(lambda: tuple(called(self.held[rank], rank) for rank in (coming.inbox.rank, self.rank)))
+
+    def _batch(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Wait]:
+        """The same on a backend without tags: nothing is checked."""
         operations = [dist.P2POp(dist.irecv, buffer, rank) for rank, buffer in receives]
         operations += [dist.P2POp(dist.isend, buffer, rank) for rank, buffer in sends]
         ranks = [rank for rank, _ in (*receives, *sends)]
@@ -202,29 +279,6 @@ class Peers:
             Wait([rank] if len(works) == len(ranks) else ranks, work)
             for rank, work in itertools.zip_longest(ranks[: len(works)], works)
         ]
-
-    def rounds(
-        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], *, varies: bool = False
-    ) -> list[Wait]:
-        """The same for what is said in one round of many: the other end is told ahead that we shall listen in the next, too.
-
-        Where messages vary in length, zeros at their end do not travel (`trimmed`).
-        """
-        if dist.get_backend() != "gloo":
-            self.carried += sum(_size(message) for _, message in sends)
-            return self.exchange(sends, receives)
-        waits = []
-        for rank, into in receives:
-            with self._noticing([rank]):
-                inbox = self._inboxes[rank, room(into) if varies else _size(into)]
-                buffer, work = inbox.take()
-            waits.append(Wait([rank], work, partial(inbox.read, buffer, into, varies)))
-        for rank, message in sends:
-            said, size = (trimmed(message), room(message)) if varies else (message, _size(message))
-            self.carried += _size(said)
-            with self._noticing([rank]):
-                waits.append(Wait([rank], dist.isend(said, rank, tag=tag(size))))
-        return waits
 
     def wait(self, waits: Sequence[Wait]) -> None:
         for each in waits:
@@ -266,11 +320,14 @@ class DistributedNetwork(Network):
         timeout: float = TIMEOUT,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
+        wire: Wire | None = None,
+        channel: int = 0,
     ) -> None:
-        """`processes` says which nodes each process holds; as evenly as possible unless given."""
+        """`processes` says which nodes each process holds; as evenly as possible unless given. Messages travel by
+        torch.distributed unless another wire is given; see `Peers` for channels."""
         graph = topology(graph)
-        held = processes or place(graph.n, dist.get_world_size())
-        self.peers = Peers(graph, held, timeout)
+        held = processes or place(graph.n, dist.get_world_size() if wire is None else wire.world)
+        self.peers = Peers(graph, held, timeout, wire, channel)
         super().__init__(graph, weights, processes=held, rank=self.peers.rank, dtype=dtype, device=device)
 
     def at_step(self, k: int) -> Network:
@@ -285,8 +342,8 @@ class DistributedNetwork(Network):
             torch.index_select(message, -2, link.going, out=leaving)
         sends = [(link.rank, leaving) for link, (leaving, _) in zip(links, buffers, strict=True) if len(link.going)]
         receives = [(link.rank, arriving) for link, (_, arriving) in zip(links, buffers, strict=True) if len(link.coming)]
-        self.peers.doing = f"in iteration {self.k}, round {self.traffic.rounds}"
-        waits = self.peers.rounds(sends, receives, varies=varies)
+        self.peers.doing, self.peers.k = f"in iteration {self.k}, round {self.traffic.rounds}", self.k
+        waits = self.peers.rounds(sends, receives, route.kind, varies=varies)
         inside = message.index_select(-2, route.rows)
         if route.places is not None:
             shape = (*message.shape[:-2], route.arrivals, message.shape[-1])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from milodo.network.distributed import Peers
+from milodo.network.frames import OBSERVED_DOWN, OBSERVED_UP
 from milodo.topology import spanning_tree
 
 
@@ -61,13 +62,14 @@ class TreeObserver:
     def total(self, x: Tensor) -> Tensor:
         peers, total = self.peers, x.detach().to(self.device).clone().contiguous()
         parts = [(rank, torch.empty_like(total)) for rank in self.children]
-        peers.wait(peers.exchange([], parts))
+        peers.number += 1  # of all processes, whether they have children or not
+        peers.wait(peers.exchange([], parts, OBSERVED_UP))
         for _, part in parts:
             total += part
         if self.parent is not None:
-            peers.wait(peers.exchange([(self.parent, total)], []))
-            peers.wait(peers.exchange([], [(self.parent, total)]))
-        peers.wait(peers.exchange([(rank, total) for rank in self.children], []))
+            peers.wait(peers.exchange([(self.parent, total)], [], OBSERVED_UP))
+            peers.wait(peers.exchange([], [(self.parent, total)], OBSERVED_DOWN))
+        peers.wait(peers.exchange([(rank, total) for rank in self.children], [], OBSERVED_DOWN))
         return total.to(x.device)
 
     def agreed(self, x: Tensor) -> Tensor:

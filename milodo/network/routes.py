@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from milodo.network.frames import DOWN, EDGES, FLOOD, NODES, UP
 from milodo.topology import Topology
 
 
@@ -67,6 +68,8 @@ class Route:
     """And its row of the message."""
     senders: Tensor
     """The row in a NodeTensor of each node held here that sends; along the tree the message has these rows and no others."""
+    kind: str
+    """What its messages are, for who checks on arrival."""
 
 
 class Routes:
@@ -93,26 +96,26 @@ class Routes:
     @cached_property
     def of_nodes(self) -> Route:
         """Every node sends one row to all its neighbours."""
-        return self._route(self._all, by_arc=False)
+        return self._route(self._all, NODES, by_arc=False)
 
     @cached_property
     def of_arcs(self) -> Route:
         """Every node sends each neighbour a row of its own."""
-        return self._route(self._all, by_arc=True)
+        return self._route(self._all, EDGES, by_arc=True)
 
     @cached_property
     def up(self) -> list[Route]:
         """A round each: from the deepest nodes of the spanning tree to the root."""
         tree = self.topology.tree
         levels = [tree.level(depth) for depth in range(tree.height, 0, -1)]
-        return [self._along([(node, tree.parent[node]) for node in level]) for level in levels]
+        return [self._along([(node, tree.parent[node]) for node in level], UP) for level in levels]
 
     @cached_property
     def down(self) -> list[Route]:
         """And back."""
         tree = self.topology.tree
         levels = [tree.level(depth) for depth in range(1, tree.height + 1)]
-        return [self._along([(tree.parent[node], node) for node in level]) for level in levels]
+        return [self._along([(tree.parent[node], node) for node in level], DOWN) for level in levels]
 
     @cached_property
     def flood(self) -> list[Route]:
@@ -123,7 +126,7 @@ class Routes:
             told = np.array(hops)
             told = told[np.lexsort((told[:, 0], told[:, 1], told[:, 2]))]  # by receiver, sender, whose it is
             whose, arcs = told[:, 0], told[:, 1:]
-            found.append(self._between(arcs, self.row[arcs[:, 0]] * n + whose, self.row[arcs[:, 1]] * n + whose))
+            found.append(self._between(arcs, self.row[arcs[:, 0]] * n + whose, self.row[arcs[:, 1]] * n + whose, FLOOD))
         return found
 
     @property
@@ -132,11 +135,11 @@ class Routes:
         back = self.arcs[:, ::-1]
         return np.concatenate((self.arcs, back[self.home[back[:, 0]] != self.rank]))
 
-    def _along(self, arcs: list[tuple[int, int]]) -> Route:
+    def _along(self, arcs: list[tuple[int, int]], kind: str) -> Route:
         """Some nodes send each a row; the others are not in the message."""
-        return self._route(np.array(arcs), by_arc=False, some=True)
+        return self._route(np.array(arcs), kind, by_arc=False, some=True)
 
-    def _route(self, arcs: np.ndarray, *, by_arc: bool, some: bool = False) -> Route:
+    def _route(self, arcs: np.ndarray, kind: str, *, by_arc: bool, some: bool = False) -> Route:
         arcs = arcs[np.lexsort((arcs[:, 0], arcs[:, 1]))]  # by receiver, then sender
         leaving = self.home[arcs[:, 0]] == self.rank
         if by_arc:
@@ -147,9 +150,11 @@ class Routes:
         senders = np.unique(self.row[arcs[leaving, 0]])
         if some:
             rows = np.searchsorted(senders, rows)
-        return self._between(arcs, rows, self.row[arcs[:, 1]], senders)
+        return self._between(arcs, rows, self.row[arcs[:, 1]], kind, senders)
 
-    def _between(self, arcs: np.ndarray, rows: np.ndarray, receivers: np.ndarray, senders: np.ndarray | None = None) -> Route:
+    def _between(
+        self, arcs: np.ndarray, rows: np.ndarray, receivers: np.ndarray, kind: str, senders: np.ndarray | None = None
+    ) -> Route:
         """Along these arcs, sorted by receiver: of each the row of the message that takes it, and where it arrives."""
         source, target = self.home[arcs[:, 0]], self.home[arcs[:, 1]]
         leaving, arriving, edges = source == self.rank, target == self.rank, self.edge_of(arcs)
@@ -161,7 +166,9 @@ class Routes:
         places = None if bool(inside.sum() == arriving.sum()) else self._tensor(place[inside])
         heard, taken, sent, out = map(self._tensor, (receivers[arriving], edges[arriving], edges[leaving], rows[leaving]))
         sending = self._tensor(np.zeros(0) if senders is None else senders)
-        return Route(self._tensor(rows[inside]), places, tuple(links), int(arriving.sum()), heard, taken, sent, out, sending)
+        return Route(
+            self._tensor(rows[inside]), places, tuple(links), int(arriving.sum()), heard, taken, sent, out, sending, kind
+        )
 
     def _tensor(self, numbers: np.ndarray) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(numbers), dtype=torch.long, device=self.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -29,8 +30,8 @@ from milodo.types import NodeTensor
 AMP = "_step_supports_amp_scaling"
 """What a GradScaler asks of an optimizer: whether it may call `step` although gradients are not finite, with `found_inf` and
 `grad_scale` on the optimizer, instead of skipping it. Without, nobody could tell the neighbours that a step was skipped."""
-OPEN: list[tuple[int, bool]] = []
-"""Numbers of each gossip of this process, and whether its messages travel during the next gradient."""
+OPEN: list[int] = []
+"""The channel of each gossip of this process: messages may travel during the next gradient, and must not meet another's."""
 PARTING = 5.0
 """Seconds that messages under way have when the loop has failed."""
 
@@ -55,12 +56,12 @@ class Gossip:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._told_apart(stack)
             group = stack.enter_context(among_others(self.timeout, self._flat.device.type))
             graph, how = graph_of(self._network["graph"], group.world), self._network
             real = DistributedNetwork(
-                graph, how["weights"], timeout=self.timeout, dtype=self._flat.dtype, device=self._flat.device
-            )
+                graph, how["weights"], timeout=self.timeout, dtype=self._flat.dtype, device=self._flat.device,
+                channel=self._channel(stack),
+            )  # fmt: skip
             self.net = degraded(real, schedule=how["schedule"], seed=how["seed"])
             self.observer = TreeObserver(real.peers, graph.n, self._flat.device)
             agreed(group, self.observer, self.facts)
@@ -80,16 +81,12 @@ class Gossip:
             self._stack = stack.pop_all()
         return self
 
-    def _told_apart(self, stack: ExitStack) -> None:
-        """Messages are known by their size: those that travel by themselves must not meet others of the same."""
-        ahead = _is_ahead(self._reader.unread)
-        if any(d == self._flat.d and (ahead or other) for d, other in OPEN):
-            raise InvalidInput(
-                f"another gossip about {self._flat.d} numbers is open, and messages of 'd-psgd' and 'gradient-tracking' could be "
-                "taken for its. Use another method for one of the two, or train both models with one optimizer."
-            )
-        OPEN.append((self._flat.d, ahead))
-        stack.callback(OPEN.remove, (self._flat.d, ahead))
+    def _channel(self, stack: ExitStack) -> int:
+        """One that no other gossip uses; all processes open theirs in the same order, and so find the same."""
+        channel = next(k for k in itertools.count() if k not in OPEN)
+        OPEN.append(channel)
+        stack.callback(OPEN.remove, channel)
+        return channel
 
     def __exit__(self, *failure: Any) -> bool | None:
         if not any(failure):

@@ -11,7 +11,7 @@ from trajectories import CODED, FEW, GRAPHS, LARGE, LOSSY, REMEMBERING, SHARED, 
 
 from milodo.algorithms import METHODS
 from milodo.learned import LEARNED
-from milodo.network.distributed import PREFIX
+from milodo.network.frames import PREFIX
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from real import together
