@@ -27,16 +27,16 @@ def predict(
     """
     from milodo.files import is_folder, make_writable, write_csv
     from milodo.fit.saved import read_fit
-    from milodo.fit.tables import read_columns
+    from milodo.fit.tables import read_rows
 
     saved = read_fit(fit)
     status = Status[saved.status]
     if status is not Status.CONVERGED:
         say(complaints, f"milodo: the fit did not converge ({status.sentence}), so its predictions are not those of the model.")
-    columns = read_columns(data, saved.task.target, ignore or [])
-    X = saved.features(str(data), columns)
+    table = read_rows(data, saved.task.target, ignore or [], saved.columns)
+    X = saved.features(table)
     predicted = saved.predict(X)
-    quality = saved.quality(str(data), X, columns[saved.task.target]) if saved.task.target in columns else None
+    quality = saved.quality(str(data), X, table.target) if table.target is not None else None
     header, rows = ["prediction"], [[value] for value in predicted.tolist()]
     if saved.classes is not None:
         header = [*header, *(f"P({name})" for name in saved.classes)]

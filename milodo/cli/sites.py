@@ -108,11 +108,11 @@ def solve(
     import torch
 
     from milodo.fit.sites import choose_here, fit_here
-    from milodo.fit.tables import read_site
+    from milodo.fit.tables import read_sites
 
     task, choice = task_of(context, chosen), choice_of(context)
     paths = [Path(name) for pattern in data for name in sorted(glob.glob(pattern)) or [pattern]]  # noqa: PTH207
-    sites = [read_site(path, target, ignore or []) for path in paths]
+    sites = read_sites(paths, target, ignore or [], loss)
     torch.set_num_threads(1)
     with locked(out):
         with Bars(console) as bars:
@@ -166,7 +166,7 @@ def node(
     advice = resuming(out, typed(), f"To start again: {typed()}", snapshot_every)
     with advice, joined(timeout or TIMEOUT) as group, first(group, Bars(console)) as bars:
         task, choice, shows = task_of(context, chosen), choice_of(context), group.rank == 0
-        site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [])
+        site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [], loss)
         fit, path = fit_with_others(
             site, task, group, progress_of(bars, task) if bars else None,
             choice=choice, along=partial(bars, "path") if bars else None,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -13,13 +12,22 @@ from scipy.special import expit
 
 from milodo.errors import LARGEST, InvalidInput, quoted, shortened
 from milodo.files import is_file, is_folder, read_versioned_json
-from milodo.fit.sites import label, numbers
+from milodo.fit.cells import TEXT, Kind, Problems, names, numbers
+from milodo.fit.sites import SHORT, label
 from milodo.fit.task import Fit, SiteFacts
 from milodo.status import Status
+
+if TYPE_CHECKING:  # who predicts arrays needs no reader of files
+    from milodo.fit.readers import Table
 
 NAME = "fit.json"
 LARGEST_FILE = 1 << 28
 """Bytes of a fit.json: more than ten million coefficients."""
+ENCODED = Kind(TEXT.begins, "encode these columns as before", "The fit knows this column as numbers: encode it as before.")
+PREDICTED = Kind(
+    "text in the target", "ignore it to predict all the same",
+    "The fit predicts numbers. Ignore the column to predict all the same.", "ignore",
+)  # fmt: skip
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -106,18 +114,23 @@ class Saved(BaseModel):
         sites = tuple(SiteFacts(**site.model_dump()) for site in self.sites)
         return Fit(**{**plain, **lists, "sites": sites, "status": Status[self.status]})
 
-    def features(self, name: str, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The columns of the fit [N, d], found by their names, out of a table that a message calls `name`."""
-        missing = [column for column in self.columns if column not in columns]
-        if missing:
-            raise InvalidInput(f"{name}: no column {quoted(missing[0])}, which the fit was made with. Add it, or fit without it.")
-        known = {*self.columns, self.task.target}
-        extra = [column for column in columns if column not in known]
+    def features(self, table: Table) -> np.ndarray:
+        """The columns of the fit [N, d], found by their names."""
+        there, known = {*table.columns}, {*self.columns}
+        problems = Problems(table.name, list(table.problems.whole))
+        if lacks := [column for column in self.columns if column not in there]:
+            problems.whole.append(f"no column {names(lacks, SHORT)}, which the fit was made with. Add it, or fit without it")
+        extra = [column for column in table.columns if column not in known]
         if extra:
-            raise InvalidInput(f"{name}: column {quoted(extra[0])} was not there when the model was fitted. Ignore it.", "ignore")
-        advice = "The fit knows this column as numbers: encode it as before."
-        found = [numbers(name, column, columns[column], advice, None) for column in self.columns]
-        return np.stack(found, axis=1)
+            were = "was" if len(extra) == 1 else "were"
+            it = "it" if len(extra) == 1 else "them"
+            problems.whole.append(f"column {names(extra, SHORT)} {were} not there when the model was fitted. Ignore {it}")
+        for found in table.problems.found.values():
+            if found.column in known:
+                problems.add(ENCODED if found.kind is TEXT else found.kind, found.column, found.row, found.value, found.count)
+        problems.refuse(*["ignore"] * bool(extra))
+        order = [table.columns.index(column) for column in self.columns] if table.columns != self.columns else []
+        return table.features[:, order] if order else table.features
 
     def scores(self, X: np.ndarray) -> np.ndarray:
         """Xw + the intercept: the prediction itself, or the log odds of the second class."""
@@ -135,7 +148,7 @@ class Saved(BaseModel):
     def quality(self, name: str, X: np.ndarray, target: np.ndarray) -> float:
         """R² of the predictions, or the fraction of classes that are right."""
         if self.classes is None:
-            y = numbers(name, self.task.target, target, "The fit predicts numbers. Ignore the column to predict all the same.")
+            y = numbers(name, self.task.target, target, PREDICTED)
             spread = float(((y - y.mean()) ** 2).sum())
             return 1 - float(((y - self.scores(X)) ** 2).sum()) / spread if spread else math.nan
         labels = [label(value) for value in target.tolist()]

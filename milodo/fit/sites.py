@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,22 +14,19 @@ import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, shortened
+from milodo.fit.cells import CLASSES, is_number, names, numbers
 from milodo.fit.model import Plan, fit_model
 from milodo.fit.path import Choice, PenaltyPath, fit_path
 from milodo.fit.task import Fit, SiteFacts, Task
 from milodo.network import Network, Observer, StackedNetwork, StackedObserver
 
-BLANK = "[ \t\r\n\xa0]*"
-PLAIN = re.compile(
-    rf"{BLANK}[+-]?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?|nan|inf|infinity){BLANK}", re.IGNORECASE | re.ASCII
-)
-"""A number as everybody writes it. Python also reads 1_000, and digits of other alphabets."""
-DECIMAL_COMMA = re.compile(rf"{BLANK}[+-]?[0-9.]*,[0-9]+(e[+-]?[0-9]+)?{BLANK}", re.IGNORECASE)
+SHORT = 150
+"""Characters of a list of names that is not all a message says."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Features [N, d] with the names of their columns, and the target as it was written [N]."""
+    """Features [N, d] with the names of their columns, and the target [N]: numbers, or words as they were written."""
 
     name: str
     """How messages to people call it: its file, as a rule."""
@@ -69,8 +65,7 @@ def choose_here(
 def _met(
     sites: Sequence[Site], task: Task, listing: Callable[[Sequence[SiteFacts]], None] | None
 ) -> tuple[list[Site], StackedNetwork, tuple[str, str] | None, tuple[SiteFacts, ...]]:
-    for site in sites[1:]:
-        same_columns(sites[0].name, sites[0].columns, site.name, site.columns)
+    sites = [in_order(site, sites[0].name, sites[0].columns) for site in sites]
     facts = tuple(facts_of(site, task) for site in sites)
     if listing:
         listing(facts)
@@ -131,23 +126,32 @@ def _arrays(sites: Sequence[Site], classes: tuple[str, str] | None, task: Task) 
     return features, targets
 
 
+def in_order(site: Site, first: str, columns: Sequence[str]) -> Site:
+    """The site with its columns in the order of another one, by their names."""
+    same_columns(first, columns, site.name, site.columns)
+    if list(columns) == list(site.columns):
+        return site
+    places = {name: k for k, name in enumerate(site.columns)}
+    return replace(site, columns=tuple(columns), features=np.take(site.features, [places[name] for name in columns], axis=1))
+
+
 def same_columns(first: str, ours: Sequence[str], other: str, theirs: Sequence[str]) -> None:
-    if list(ours) == list(theirs):
-        return
-    missing = [name for name in ours if name not in theirs]
-    extra = [name for name in theirs if name not in ours]
+    """Refuses another site that has not the columns of the first one, in whichever order."""
+    missing, extra = ({*ours} - {*theirs}, {*theirs} - {*ours})
+    said = []
     if missing:
-        said = f"{other} has no column {missing[0]!r}, which {first} has"
-    elif extra:
-        said = f"{other} has a column {extra[0]!r}, which {first} has not"
-    else:
-        said = f"{other} has the columns of {first} in another order"
-    raise InvalidInput(f"{said}. All sites need the same columns in the same order.", "ignore")
+        said.append(f"no column{'s' * (len(missing) > 1)} {names((n for n in ours if n in missing), SHORT)}, which {first} has")
+    if extra:
+        word = "columns" if len(extra) > 1 else "a column"
+        said.append(f"{word} {names((n for n in theirs if n in extra), SHORT)}, which {first} has not")
+    if said:
+        advice = "All sites need the same columns, in any order. Ignore those that only some of them have."
+        raise InvalidInput(f"{other} has {', and '.join(said)}. {advice}", "ignore")
 
 
 def numeric_target(site: Site, name: str) -> np.ndarray:
     """For the squared loss."""
-    return numbers(site.name, name, site.target, "The squared loss needs numbers; use the logistic loss for classes.", "loss")
+    return numbers(site.name, name, site.target, CLASSES)
 
 
 def classes_here(site: Site, name: str) -> list[str]:
@@ -181,7 +185,7 @@ def two_classes(everywhere: Sequence[Iterable[str]], name: str) -> tuple[str, st
             "but the logistic loss needs two classes. Use the squared loss for numbers, or milodo.sklearn for more classes.",
             "loss",
         )
-    first, second = sorted(found, key=float if all(map(_is_number, found)) else str)
+    first, second = sorted(found, key=float if all(map(is_number, found)) else str)
     return first, second
 
 
@@ -197,39 +201,7 @@ def label(value: object) -> str:
     if isinstance(value, bool):
         return str(int(value))
     text = str(value).strip()
-    if not _is_number(text):
+    if not is_number(text):
         return text
     number = float(text)
     return str(int(number)) if number.is_integer() else str(number)
-
-
-def numbers(
-    site: str, name: str, values: np.ndarray, advice: str = "Ignore it, or encode it first.", remedy: str | None = "ignore"
-) -> np.ndarray:
-    """A column as numbers, all of them finite."""
-    if values.dtype.kind not in "biuf":
-        row = next((k for k, value in enumerate(values.tolist()) if not _is_number(value)), None)
-        if row is not None:
-            said = f"{site}: column {quoted(name)}, row {row + 1} {_why_no_number(values.tolist()[row], advice)}"
-            raise InvalidInput(said, *[remedy] * said.endswith(advice) if remedy else [])
-    found = values.astype(np.float64)
-    if not np.isfinite(found).all():
-        row = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise InvalidInput(f"{site}: column {quoted(name)}, row {row + 1} is {found[row]}. Fill it in, or remove the row.")
-    return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) or PLAIN.fullmatch(str(value)) is not None
-
-
-def _why_no_number(value: object, advice: str) -> str:
-    text = str(value)
-    if value is None or not text.strip():
-        return "is missing. Fill it in, or remove the row."
-    if DECIMAL_COMMA.fullmatch(text):
-        return f"is {quoted(value)}: decimal commas are not read. Write points, such as 1.5 for 1,5."
-    try:
-        return f"is {quoted(value)}, which is not read as a number. Write it in plain digits, e.g. {float(text):.15g}."
-    except ValueError:
-        return f"is {quoted(value)}, not a number. {advice}"

@@ -1,154 +1,95 @@
-"""Files of a fit: a site's table in CSV, Parquet or NPZ, checked before anything is computed; and what came out."""
+"""Files of a fit: the sites' tables, checked before anything is computed; and what came out."""
 
 from __future__ import annotations
 
-import csv
 import math
-import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import numpy as np
-
-from milodo.errors import InvalidInput, quoted, shortened
-from milodo.files import FORMAT, is_file, make_writable, write_csv, write_json
+from milodo.errors import InvalidInput, quoted
+from milodo.files import FORMAT, make_writable, write_csv, write_json
+from milodo.fit.cells import CLASSES, GAP, as_numbers, missing, names
 from milodo.fit.path import Choice, PenaltyPath
-from milodo.fit.sites import Site, numbers
+from milodo.fit.readers import Table, read_table
+from milodo.fit.sites import Site
 from milodo.fit.task import Fit, Task
-from milodo.memory import need_memory
 from milodo.provenance import provenance
 
-DELIMITERS = ",;\t"
+SHORT = 150
+"""Characters of a list of names that is not all a message says."""
+FILES = 3
+"""Of several files that cannot be used, so many are spoken of in full."""
 
 
-def read_site(path: Path, target: str, ignore: Sequence[str] = ()) -> Site:
-    """The table in a file: every column but the target and the ignored ones is a feature, and must be numeric and complete."""
-    columns = read_columns(path, target, [name for name in ignore if name != target])
-    if target not in columns:
-        raise InvalidInput(
-            f"{path}: no column {quoted(target)} to predict. Its columns: {_some(columns)}. Choose one of them.", "target"
-        )
-    names = tuple(name for name in columns if name != target)
-    if not names:
-        raise InvalidInput(f"{path}: no column but the target {quoted(target)}, so there is nothing to predict it from.")
-    features = np.stack([numbers(str(path), name, columns[name]) for name in names], axis=1)
-    return Site(str(path), names, features, columns[target])
+def read_site(path: Path, target: str, ignore: Sequence[str] = (), loss: str | None = None) -> Site:
+    """The table in a file: every column but the target and the ignored ones is a feature, and must be numeric and complete.
+
+    With a loss the target is looked at, too. All problems are told at once.
+    """
+    return _site(_table(path, target, ignore), target, loss, all_ignored=True)
 
 
-def read_columns(path: Path, target: str, ignore: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """The columns of a file but the ignored ones, as they were written; an NPZ file may hold the target beside its table."""
-    if not is_file(path):
-        raise InvalidInput(f"no file {quoted(str(path))}. Give the path of a CSV, Parquet or NPZ file.")
-    readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
-    if path.suffix.lower() not in readers:
-        raise InvalidInput(
-            f"{path}: cannot read {shortened(path.suffix) or 'a file without an ending'}. Known: {', '.join(readers)}."
-        )
-    if path.stat().st_size == 0:
-        raise InvalidInput(f"{path}: the file is empty.")
-    try:
-        columns = readers[path.suffix.lower()](path, target)
-    except InvalidInput:
-        raise
-    except Exception as error:  # a damaged file can fail in any way
-        raise InvalidInput(
-            f"{path}: cannot be read as {path.suffix[1:]} ({type(error).__name__}: {shortened(error)})."
-        ) from error
-    for name, values in columns.items():
-        if values.ndim != 1 or np.iscomplexobj(values):
-            raise InvalidInput(f"{path}: column {quoted(name)} does not hold one real number or word in each row.")
-        if not name.strip():
-            raise InvalidInput(f"{path}: a column has no name (an index that was saved with the table?). Name or remove it.")
-    for name in ignore:
-        if name not in columns:
-            raise InvalidInput(f"{path}: no column {quoted(name)} to ignore. Its columns: {_some(columns)}.")
-    if any(len(values) == 0 for values in columns.values()):
-        raise InvalidInput(f"{path}: the file has columns but no rows.")
-    return {name: values for name, values in columns.items() if name not in ignore}
-
-
-def _some(columns: dict[str, np.ndarray]) -> str:
-    names = list(columns)
-    return ", ".join(shortened(name, 30) for name in names[:8]) + (", ..." if len(names) > 8 else "")
-
-
-def _read_csv(path: Path, target: str) -> dict[str, np.ndarray]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file, delimiter=_delimiter(file)) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path}: not a CSV file in UTF-8 ({shortened(error)}).") from error
-    if not rows:
-        raise InvalidInput(f"{path}: the file holds nothing but blank lines.")
-    header, *rows = rows
-    header = [name.strip() for name in header]
-    if len(set(header)) != len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise InvalidInput(f"{path}: two columns are called {quoted(twice)}. Rename one.")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            raise InvalidInput(f"{path}: row {number} has {len(row)} values, but there are {len(header)} columns.")
-    table = np.array(rows, dtype=object).reshape(len(rows), len(header))
-    return {name: table[:, k] for k, name in enumerate(header)}
-
-
-def _delimiter(file: TextIO) -> str:
-    """The one that makes most columns of the header; what stands in quotes separates nothing. Back to the file's start."""
-
-    def columns(delimiter: str) -> int:
+def read_sites(paths: Sequence[Path], target: str, ignore: Sequence[str] = (), loss: str | None = None) -> list[Site]:
+    """Several files. Columns are matched by name, in the order of the first file; a column to ignore must be in one of them."""
+    sites: list[Site] = []
+    refused: list[InvalidInput] = []
+    lacking = [set[str]() for _ in paths]
+    for path, lacks in zip(paths, lacking, strict=True):
         try:
-            # Strictly: with the wrong delimiter something would follow a closing quote.
-            return len(next((row for row in csv.reader(file, delimiter=delimiter, strict=True) if row), []))
-        except csv.Error:
-            return 0
-        finally:
-            file.seek(0)
-
-    return max(DELIMITERS, key=columns)
-
-
-def _read_parquet(path: Path, target: str) -> dict[str, np.ndarray]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise InvalidInput(f"{path}: Parquet files need pyarrow. Install it: pip install 'milodo[parquet]'.") from error
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"{path}: not a Parquet file ({shortened(error)}).") from error
-    found = {}
-    for name in table.column_names:
-        values = table.column(name).to_pylist()
-        found[name] = np.empty(len(values), dtype=object)
-        found[name][:] = values
-    return found
+            table = _table(path, target, ignore, sites[0].columns if sites else ())
+            lacks |= {*table.lacks}
+            site = _site(table, target, loss, all_ignored=False)
+            if not refused:
+                sites.append(site)
+        except InvalidInput as error:
+            refused.append(error)
+    if len(refused) == 1:
+        raise refused[0]
+    if refused:
+        more = f" {len(refused) - FILES} more files cannot be used, either." if len(refused) > FILES else ""
+        remedies = dict.fromkeys(word for error in refused for word in error.remedies)
+        raise InvalidInput(" ".join(map(str, refused[:FILES])) + more, *remedies)
+    if nowhere := [name for name in ignore if all(name in lacks for lacks in lacking)]:
+        there = f"{sites[0].name} has {names(sites[0].columns, SHORT)}"
+        raise InvalidInput(f"no file has a column {names(nowhere, SHORT)} to ignore. The first one, {there}.")
+    return sites
 
 
-def _read_npz(path: Path, target: str) -> dict[str, np.ndarray]:
-    """Arrays X [N, d] and the target (y, or what is asked for) [N]; `columns` may name the features."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            unpacked = sum(part.file_size for part in file.zip.infolist())
-            need_memory(unpacked, f"{path}, unpacked,", "Split it over more sites.")
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{path}: not an NPZ file of plain arrays ({shortened(error)}).") from error
-    if "X" not in arrays or arrays["X"].ndim != 2:
-        raise InvalidInput(
-            f"{path}: an NPZ file needs a two-dimensional array X; it has {shortened(', '.join(arrays)) or 'nothing'}."
-        )
-    X = arrays["X"]
-    if target in arrays and arrays[target].shape != (len(X),):
-        raise InvalidInput(f"{path}: {shortened(target)} has shape {arrays[target].shape}, but X has {len(X)} rows.")
-    names = [str(name) for name in arrays.get("columns", np.array([f"x{k}" for k in range(X.shape[1])])).reshape(-1)]
-    if len(names) != X.shape[1] or len(set(names)) != len(names) or (target in names and target in arrays):
-        raise InvalidInput(f"{path}: `columns` must name each of the {X.shape[1]} columns of X once.")
-    return {**{name: X[:, k] for k, name in enumerate(names)}, **({target: arrays[target]} if target in arrays else {})}
+def read_rows(path: Path, target: str, ignore: Sequence[str], columns: Sequence[str]) -> Table:
+    """New rows for a fit with these columns, which come first if they are there; the target may be missing, or ignored."""
+    table = read_table(path, target, ignore, columns)
+    if table.lacks:
+        table.problems.whole.append(_nothing_to_ignore(table))
+    return table
+
+
+def _nothing_to_ignore(table: Table) -> str:
+    return f"no column {names(table.lacks, SHORT)} to ignore. Its columns: {names(table.columns, SHORT)}"
+
+
+def _table(path: Path, target: str, ignore: Sequence[str], order: Sequence[str] = ()) -> Table:
+    return read_table(path, target, [name for name in ignore if name != target], order)
+
+
+def _site(table: Table, target: str, loss: str | None, *, all_ignored: bool) -> Site:
+    """The table as a site, or all that is wrong with it; `all_ignored` if a column to be ignored must be there."""
+    problems = table.problems
+    if all_ignored and table.lacks:
+        problems.whole.append(_nothing_to_ignore(table))
+    if table.target is None:
+        there = names(table.columns, SHORT)
+        problems.whole.append(f"no column {quoted(target)} to predict. Its columns: {there}. Choose one of them")
+    elif not table.columns:
+        problems.whole.append(f"no column but the target {quoted(target)}, so there is nothing to predict it from")
+    elif loss == "squared":
+        problems.add_column(target, *as_numbers(table.target), text=CLASSES)
+    elif loss == "logistic" and (gaps := missing(table.target)):
+        problems.add(GAP, target, gaps[0] + 1, None, len(gaps))
+    problems.refuse()
+    assert table.target is not None
+    return Site(table.name, table.columns, table.features, table.target)
 
 
 def _finite(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from milodo.errors import Stopped
 from milodo.files import locked, make_writable
 from milodo.fit import Choice, Fit, PenaltyPath, Plan, Site, Task, choose_sites, fit_sites
-from milodo.fit.sites import content_digest, facts_of, may_be_the_same, numeric_target, same_columns, twice, two_classes
+from milodo.fit.sites import content_digest, facts_of, in_order, may_be_the_same, numeric_target, same_columns, twice, two_classes
 from milodo.fit.task import SiteFacts
 from milodo.learned.checkpoint import find_optimizer, read_card
 from milodo.network import DistributedNetwork, TreeObserver
@@ -37,7 +37,8 @@ def fit_with_others(
     write: Callable[[Fit, PenaltyPath | None, Path], None],
     out: Path, snapshot_every: int | None = None, resume: bool = False,
 ) -> tuple[Fit, PenaltyPath | None]:  # fmt: skip
-    """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point.
+    """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point;
+    columns are matched by name, in the order of node 0.
 
     With a choice the penalty is chosen first; snapshots are of the fit after it, and who resumes chooses again, the same.
     `write` saves the result into this node's folder before anybody forgets its snapshots in `out`. `listing` is shown all sites.
@@ -49,8 +50,7 @@ def fit_with_others(
     net = DistributedNetwork(graph, task.weights, processes=[(node,) for node in range(graph.n)], timeout=group.timeout)
     keeper, kept = None, folder_of(out, group.rank) if "{rank}" in str(out) else out
     if snapshot_every:
-        run = f"{asdict(task)} {choice} {graph.fingerprint} {site.columns} {content_digest(site).hex()}"
-        keeper = Snapshots(kept / "snapshots", group.rank, net, snapshot_every, hashlib.sha256(run.encode()).hexdigest())
+        keeper = Snapshots(kept / "snapshots", group.rank, net, snapshot_every, "")  # of which run is known below
     weights = read_card(find_optimizer(task.optimizer)).weights.sha256 if task.optimizer else None
     chosen = {"l1": "auto", "choice": asdict(choice)} if choice else {}
     same = {**asdict(task), **chosen, "graph": graph.fingerprint, "optimizer": weights}
@@ -59,13 +59,17 @@ def fit_with_others(
     facts["snapshots"] = keeper.available() if keeper else []
     everybody = group.agree(facts, lambda rank: f"node {rank} (rank {rank})")
     sites = [_named(rank, SiteFacts(**other["site"])) for rank, other in enumerate(everybody)]
+    order = everybody[0]["columns"]
     for other, told in zip(sites, everybody, strict=True):
-        same_columns(sites[0].name, everybody[0]["columns"], other.name, told["columns"])
+        same_columns(sites[0].name, order, other.name, told["columns"])
+    site = in_order(site, sites[0].name, order)
     if listing:
         listing(sites)
     refuse_copies(site, sites, group, everybody[0]["salt"])
     pair = two_classes([other.classes or () for other in sites], task.target) if task.loss == "logistic" else None
     if keeper is not None:
+        run = f"{asdict(task)} {choice} {graph.fingerprint} {site.columns} {content_digest(site).hex()}"
+        keeper.run = hashlib.sha256(run.encode()).hexdigest()
         resume = resume or group.restarted
         keeper.choose([other["snapshots"] for other in everybody] if resume else [[]])
         make_writable(kept)  # before the work, not after it
