@@ -44,6 +44,7 @@ from milodo.network import Bits, DistributedNetwork, StackedNetwork, StackedObse
 from milodo.network.probe import probe, slowest
 from milodo.problems import Lasso, Problem, instance_seeds, optimum
 from milodo.runtime.group import joined
+from milodo.secret import VARIABLE, new_secret
 
 NODES, GRAPH, SLOW = 4, "ring(4)", Slow(0.02, 1.25e6)
 EDGES = [(i, (i + 1) % NODES) for i in range(NODES)]
@@ -268,6 +269,7 @@ def measured(names: list[str], plan: list[Any]) -> list[dict[str, Any]]:
         environment = {
             **os.environ, "WORLD_SIZE": str(NODES), "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "node", "PLAN": str(file), "TORCH_CPP_LOG_LEVEL": "FATAL",
+            VARIABLE: new_secret(),
         }  # fmt: skip
         processes = [
             subprocess.Popen(

@@ -142,7 +142,7 @@ def test_ctrl_c_while_figures_are_drawn_loses_nothing_and_says_how_to_draw_them(
 @pytest.mark.parametrize("command", ["run tiny.toml", "node --data a.csv"])
 @pytest.mark.parametrize("snapshots", ["", " --snapshot-every 5"], ids=["without snapshots", "with"])
 def test_what_is_advised_after_a_loss_is_not_refused(here, command, snapshots, monkeypatch, capsys):
-    def lose(*_):
+    def lose(*_, **__):
         raise Stopped("node 1 (rank 1) did not answer")
 
     words = f"{command} --out there{snapshots}"

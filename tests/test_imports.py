@@ -23,7 +23,7 @@ NAMES = [str(file.relative_to(PACKAGE)) for file in FILES]
 LEVELS = (
     {"errors", "status", "tree", "types", "version", "words"},
     {"files", "memory", "provenance"},
-    {"folder", "shipped"},
+    {"folder", "secret", "shipped"},
     {"topology"},
     {"network"},
     {"problems"},

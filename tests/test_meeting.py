@@ -14,9 +14,13 @@ from torch.distributed import PrefixStore, TCPStore
 
 from milodo.cli.main import run
 from milodo.errors import InvalidInput
+from milodo.runtime.claims import Claim, enter
 from milodo.runtime.group import joined
 from milodo.runtime.meeting import RollCall
+from milodo.runtime.sealed import Sealed
+from milodo.secret import Secret
 
+SECRET = Secret(b"of this run, with many characters")
 ENOUGH = 60.0
 """Seconds: a roll call takes milliseconds, on any machine."""
 
@@ -50,7 +54,9 @@ def meet(connect, request):
             except InvalidInput as error:
                 found[rank] = str(error)
 
-        rolls = {rank: RollCall(PrefixStore(meet.place, connect(rank)), rank, world, timeout) for rank, world in worlds.items()}
+        rolls = {
+            rank: RollCall(PrefixStore(meet.place, connect(rank)), rank, world, timeout, SECRET) for rank, world in worlds.items()
+        }
         threads = [threading.Thread(target=one, args=pair) for pair in rolls.items()]
         for thread in threads:
             thread.start()
@@ -92,7 +98,8 @@ def test_words_of_an_earlier_start_are_not_taken_for_processes(meet, connect, ea
     """torchrun's store outlives its processes, and their number may change from start to start."""
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     assert everybody_met(first := meet(earlier))
-    PrefixStore(meet.place, connect(0)).append("guests", "7/8/of-one-who-was-killed,")
+    store = PrefixStore(meet.place, connect(0))
+    enter(store, Sealed(store, SECRET, ""), Claim.own(7, 8))  # of one who was killed
     assert everybody_met(second := meet({0: 3, 1: 3, 2: 3}))
     assert set(first.values()).isdisjoint(second.values())
 
@@ -103,9 +110,9 @@ def test_who_comes_with_another_world_size_when_all_have_begun_is_told_so_at_onc
 
 
 def test_who_is_missing_is_named_by_all_who_are_there(meet, connect):
-    rolls = [RollCall(PrefixStore(meet.place, connect(rank)), rank, 4, 1.0) for rank in (1, 0, 3)]
+    rolls = [RollCall(PrefixStore(meet.place, connect(rank)), rank, 4, 1.0, SECRET) for rank in (1, 0, 3)]
     for roll in rolls:
-        roll.store.append("guests", f"{roll.mine},")
+        enter(roll.store, roll.hall, roll.mine)
     assert str(rolls[0]._too_late()).startswith("rank 0 did not appear within 1 s")  # nobody has called yet
     assert not any(roll._may_go() for _ in range(3) for roll in rolls)
     for roll in rolls:
@@ -118,7 +125,7 @@ def node(tmp_path, monkeypatch, capfd):
     write_csv(tmp_path / "a.csv", ["a"], [[1.0], [2.0]], "y", [1.0, 2.0])
 
     def node(*, timeout=0.5, **settings):
-        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
+        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "MILODO_SECRET"):
             monkeypatch.delenv(name, raising=False)
         for name, value in settings.items():
             monkeypatch.setenv(name, str(value))
@@ -147,7 +154,9 @@ def test_settings_that_lead_to_no_meeting_point_are_one_sentence(node, monkeypat
     assert "ranks go from 0 to 2" in node(RANK=3, WORLD_SIZE=3, MASTER_PORT=free_port())
     for address in ("no.such.host.invalid", "a..b", "x" * 300):
         for rank in (0, 1):
-            said = node(RANK=rank, WORLD_SIZE=3, MASTER_ADDR=address, MASTER_PORT=free_port())
+            there = {"MASTER_ADDR": address, "MASTER_PORT": free_port()}
+            assert "without a secret whoever reaches it could take part" in node(RANK=rank, WORLD_SIZE=3, **there)
+            said = node(RANK=rank, WORLD_SIZE=3, MILODO_SECRET="s" * 32, **there)
             assert f"MASTER_ADDR is '{address}', which is no address" in said
     assert "rank 1 did not appear within 0.5 s" in node(RANK=0, WORLD_SIZE=3, MASTER_PORT=free_port())
 
@@ -163,7 +172,8 @@ def test_a_rank_beyond_its_world_warns_those_who_wait_for_it(meet, connect, monk
     found, meet.place = {}, "milodo"
     waiting = threading.Thread(target=lambda: found.update(meet({0: 3, 1: 3})))
     waiting.start()
-    for name, value in {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(connect.port)}.items():
+    place = {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(connect.port)}
+    for name, value in {**place, "MILODO_SECRET": SECRET.key.decode()}.items():
         monkeypatch.setenv(name, value)
     until = time.monotonic() + ENOUGH / 2
     while waiting.is_alive() and time.monotonic() < until:  # one knock is enough unless the machine is very busy

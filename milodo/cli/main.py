@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from milodo.cli import experiments, lists, predict, processes, reproduce, sites
+from milodo.cli import experiments, lists, predict, processes, reproduce, secret, sites
 from milodo.cli.process import keep_freed_memory, silence_torch
 from milodo.cli.terminal import complaints, console, end, print_whatever_comes, say
 from milodo.errors import InvalidInput, Stopped
@@ -28,7 +28,8 @@ app = typer.Typer(
 )
 for command in (
     experiments.demo, experiments.bench, experiments.tune, experiments.train, experiments.report, reproduce.reproduce,
-    lists.methods, lists.optimizers, lists.topology, processes.run, sites.solve, sites.node, predict.predict,
+    lists.methods, lists.optimizers, lists.topology, processes.run, sites.solve, sites.node, secret.secret,
+    predict.predict,
 ):  # fmt: skip
     app.command()(command)
 

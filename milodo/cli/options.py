@@ -52,6 +52,13 @@ DataDir = Annotated[
 Timeout = Annotated[
     float | None, typer.Option(help="Seconds to wait for a neighbour before it counts as lost; 60 unless given.", min=0.1)
 ]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret",
+        help="File with the run's secret, the same for all processes (`milodo secret`); $MILODO_SECRET unless given.",
+    ),
+]
 SnapshotEvery = Annotated[
     int | None, typer.Option(help="Iterations between two snapshots of every process's state, to --resume from.", min=1)
 ]

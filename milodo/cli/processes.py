@@ -6,13 +6,25 @@ import os
 import shlex
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from milodo.cli.folders import show_race
-from milodo.cli.options import Dtype, ExperimentFile, Out, Overwrite, Resume, Seed, SnapshotEvery, Timeout, command_line
+from milodo.cli.options import (
+    Dtype,
+    ExperimentFile,
+    Out,
+    Overwrite,
+    Resume,
+    SecretFile,
+    Seed,
+    SnapshotEvery,
+    Timeout,
+    command_line,
+)
 from milodo.cli.progress import Bars
 from milodo.cli.terminal import as_written, complaints, console, say
 from milodo.errors import Stopped
@@ -29,7 +41,7 @@ def run(
     experiment: ExperimentFile, seed: Seed = None, dtype: Dtype = None, out: Out = None, resume: Resume = False,
     overwrite: Overwrite = False,
     processes: Annotated[int | None, typer.Option(help="How many; one a node unless given.", min=1)] = None,
-    snapshot_every: SnapshotEvery = None, timeout: Timeout = None,
+    snapshot_every: SnapshotEvery = None, timeout: Timeout = None, secret: SecretFile = None,
 ) -> None:  # fmt: skip
     """Run an experiment for real: one process a node, messages between neighbours only, the same records as `milodo bench`.
 
@@ -42,14 +54,16 @@ def run(
     from milodo.runtime.group import LAUNCHED, TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent, launch
     from milodo.runtime.race import Processes
+    from milodo.secret import read_secret
 
     loaded = load_experiment(experiment, seed=seed, dtype=dtype)
     folder = out or Path("runs") / f"{loaded.name}-distributed"
     n = loaded.network.build().n
     place(n, processes or n)
     options = {"seed": seed, "dtype": dtype, "processes": processes, "snapshot-every": snapshot_every, "timeout": timeout}
+    options["secret"] = secret
     command = command_line("run", experiment, options, folder)
-    patience = timeout or TIMEOUT
+    patience, known = timeout or TIMEOUT, None if secret is None else read_secret(secret)
     if not launched():
         flags = ["--resume"] * resume + ["--overwrite"] * overwrite
         finish(*launch([*shlex.split(command)[1:], *flags], processes or n, timeout=patience), command)
@@ -58,7 +72,8 @@ def run(
         return
     die_with_parent()
     advice = resuming(folder, command, f"To go on with what is not complete: {command} --resume", snapshot_every)
-    with advice, joined(patience, loaded.run.device) as group, first(group, Bars(console)) as bars, first(group, locked(folder)):
+    meeting = partial(joined, patience, loaded.run.device, secret=known, warn=warn)
+    with advice, meeting() as group, first(group, Bars(console)) as bars, first(group, locked(folder)):
         here = Processes(group, folder, snapshot_every=snapshot_every)
         benchmark = Benchmark(loaded, folder, bars, as_written(command), place=here)
         benchmark.run(resume=resume, overwrite=overwrite)
@@ -67,6 +82,11 @@ def run(
     if group.rank == 0:
         show_race(folder)
     end_as(benchmark.diverged)
+
+
+def warn(sentence: str) -> None:
+    """Of something that does not stop a run."""
+    say(complaints, f"milodo: {sentence}")
 
 
 def end_as(diverged: list[str]) -> None:

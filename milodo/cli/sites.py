@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from milodo.cli.folders import writing_to
-from milodo.cli.options import Resume, SnapshotEvery, Timeout, typed
-from milodo.cli.processes import first, resuming
+from milodo.cli.options import Resume, SecretFile, SnapshotEvery, Timeout, typed
+from milodo.cli.processes import first, resuming, warn
 from milodo.cli.progress import Bars
 from milodo.cli.terminal import as_written, complaints, console, say
 from milodo.errors import InvalidInput, unknown
@@ -140,12 +140,13 @@ def node(
         Path,
         typer.Option(help="Where node 0 saves fit.json and coefficients.csv; node 2 in OUT/node-2. {rank} stands for the node."),
     ] = Path("runs/fit"),
-    snapshot_every: SnapshotEvery = None, resume: Resume = False, timeout: Timeout = None,
+    snapshot_every: SnapshotEvery = None, resume: Resume = False, timeout: Timeout = None, secret: SecretFile = None,
 ) -> None:  # fmt: skip
     """Be one site of a decentralised fit: this process reads its own file and talks to its neighbours only.
 
     Start one on every machine, with torchrun (docs/decentralised.md) or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set:
-    torchrun --nnodes 3 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m milodo node --data site.csv --l1 0.01
+    torchrun --nnodes 3 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m milodo node --data x.csv --secret KEY
+    Between machines all need the same secret: `milodo secret KEY` makes one; copy it to all of them.
     """
     if resume and snapshot_every is None:
         raise InvalidInput("--resume goes on from snapshots: give --snapshot-every as well.")
@@ -155,6 +156,7 @@ def node(
     from milodo.runtime.group import TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent
     from milodo.runtime.sites import fit_with_others, folder_of
+    from milodo.secret import read_secret
 
     if not launched():
         raise InvalidInput(
@@ -164,7 +166,8 @@ def node(
     die_with_parent()
     torch.set_num_threads(1)
     advice = resuming(out, typed(), f"To start again: {typed()}", snapshot_every)
-    with advice, joined(timeout or TIMEOUT) as group, first(group, Bars(console)) as bars:
+    patience, known = timeout or TIMEOUT, None if secret is None else read_secret(secret)
+    with advice, joined(patience, secret=known, warn=warn) as group, first(group, Bars(console)) as bars:
         task, choice, shows = task_of(context, chosen), choice_of(context), group.rank == 0
         site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [], loss)
         fit, path = fit_with_others(

@@ -22,6 +22,7 @@ from torch import Tensor
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
 from milodo.network.frames import HEADER, Frame, flat_bytes, framed, room, size_of, trimmed, untrimmed
+from milodo.network.greeting import GREETINGS
 from milodo.network.routes import Route
 from milodo.topology import Topology, topology
 
@@ -206,10 +207,22 @@ class Peers:
         """The iteration, and the exchanges so far; the same in all processes."""
         self.carried = 0
         """Bytes that methods have sent to other processes."""
+        self._greeting = None if wire is not None else GREETINGS.get(dist.group.WORLD)
+        self._greeted = self._greeting is None
 
     @property
     def neighbours(self) -> list[int]:
         return sorted(self.graph[self.rank])
+
+    def greet(self) -> None:
+        """Before the first message all neighbours prove that they know the run's secret; at once, so that none waits in turn."""
+        if self._greeted or self._greeting is None:
+            return
+        self._greeted, known = True, self._greeting.known
+        new = [rank for rank in self.neighbours if rank not in known]
+        device = "cpu" if self.frames else "cuda"
+        swap = lambda sends, receives: self.wait(self._post(sends, receives, "greeting"))  # noqa: E731
+        self._greeting.greet(self.rank, new, swap, lambda rank: called(self.held[rank], rank), device)
 
     def rounds(
         self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], kind: str, *, varies: bool = False
@@ -218,10 +231,11 @@ class Peers:
 
         Where messages vary in length, zeros at their end do not travel (`trimmed`).
         """
+        self.greet()
         self.number += 1
         if not (varies and self.frames):
             self.carried += sum(size_of(message) for _, message in sends)
-            return self.exchange(sends, receives, kind)
+            return self._post(sends, receives, kind)
         said = [(rank, trimmed(message), room(message)) for rank, message in sends]
         self.carried += sum(size_of(message) for _, message, _ in said)
         return [*self._receives(receives, kind, varies=True), *self._sends(said, kind)]
@@ -229,6 +243,10 @@ class Peers:
     def exchange(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], kind: str) -> list[Wait]:
         """Posts all of them; the tensors must stay untouched until `wait` returns. The other end is told ahead that we shall
         listen for its next message, too."""
+        self.greet()
+        return self._post(sends, receives, kind)
+
+    def _post(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], kind: str) -> list[Wait]:
         if not self.frames:
             return self._batch(sends, receives)
         said = [(rank, message, size_of(message)) for rank, message in sends]

@@ -13,7 +13,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,7 +26,23 @@ from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivat
 
 from milodo.errors import InvalidInput, Stopped, shortened
 from milodo.network.distributed import TIMEOUT, PeerLost, never_free
-from milodo.runtime.meeting import PARTING, PAUSE, WAITING, RollCall, kept_meeting_point, meeting_point, number, within
+from milodo.network.greeting import GREETINGS, Greeting
+from milodo.runtime.claims import NAMED
+from milodo.runtime.meeting import (
+    PARTING,
+    PAUSE,
+    WAITING,
+    RollCall,
+    all_here,
+    kept_meeting_point,
+    loopback_interface,
+    master_address,
+    meeting_point,
+    number,
+    within,
+)
+from milodo.runtime.sealed import read_table
+from milodo.secret import PUBLIC, Secret, given_secret, run_secret
 from milodo.version import __version__
 
 GRACE = 1.0
@@ -58,10 +75,7 @@ class Group:
         return self._ask(lambda: self.store.check(list(keys)))
 
     def _read(self, key: str) -> dict[str, Any]:
-        content = json.loads(self._ask(lambda: self.store.get(key)))
-        if not isinstance(content, dict):
-            raise InvalidInput(f"what stands under {key!r} at the meeting point was not written by milodo. Use another port.")
-        return content
+        return self._ask(lambda: read_table(self.store, key))
 
     def hear(self, key: str, of: int = 0) -> dict[str, Any]:
         """What process `of` tells; waits for it as long as that one lives, and stops if anybody stops meanwhile."""
@@ -92,7 +106,7 @@ class Group:
     def heed(self) -> None:
         """Stops here if somebody has stopped elsewhere."""
         if self._knows("stopped"):
-            notice = self._read(f"stopped/{int(self._ask(lambda: self.store.get('stopped')))}")
+            notice = self._read(f"stopped/{self._ask(lambda: self.store.get('stopped')).decode()}")
             raise Stopped(notice["sentence"], said=notice["host"] == socket.gethostname())
 
     def meet(self, where: str) -> None:
@@ -139,8 +153,9 @@ class Group:
     def first_to_speak(self) -> bool:
         """Whether nobody on this host has reported the end yet: one message a host is enough."""
         try:
-            return self._ask(lambda: self.store.add(f"said/{socket.gethostname()}", 1)) == 1
-        except Stopped:
+            own, key = f"{self.rank}/{os.getpid()}", f"said/{socket.gethostname()}"
+            return self._ask(lambda: self.store.compare_set(key, "", own)).decode() == own
+        except (Stopped, InvalidInput):
             return True
 
     def leave(self, *, stays: float) -> None:
@@ -165,18 +180,24 @@ def launched() -> bool:
 
 
 @contextmanager
-def joined(timeout: float = TIMEOUT, device: str = "cpu", *, again: bool = False) -> Iterator[Group]:
+def joined(
+    timeout: float = TIMEOUT, device: str = "cpu", *, again: bool = False, secret: Secret | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Iterator[Group]:  # fmt: skip
     """Meets the others where MASTER_ADDR and MASTER_PORT say, as RANK of WORLD_SIZE; `again` if a program may do so twice.
 
-    Connections are opened only when two processes first talk (TORCH_GLOO_LAZY_INIT), so only between neighbours.
+    Only processes that know the secret take part: the one given, that in MILODO_SECRET, or, if all processes are on this machine,
+    the user's own. Process 0 warns of others who tried. Connections are opened only when two processes first talk
+    (TORCH_GLOO_LAZY_INIT), so only between neighbours.
     """
     rank, world = number("RANK"), number("WORLD_SIZE")
+    secret = secret or run_secret(master_address(), all_here=all_here())
     if not 0 <= rank < world:
-        _warn_the_others(rank, world)
+        _warn_the_others(rank, world, secret)
         raise InvalidInput(f"RANK is {rank} and WORLD_SIZE is {world}: ranks go from 0 to {world - 1}.")
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     bare, hosts = kept_meeting_point(rank, timeout) if again else meeting_point(rank, timeout)
-    roll = RollCall(PrefixStore("milodo", bare), rank, world, timeout)
+    roll = RollCall(PrefixStore("milodo", bare), rank, world, timeout, secret)
     store = _asked(timeout + PARTING, roll.take)
     group = Group(rank, world, store, timeout, restarted=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
     over, stays = threading.Event(), PARTING if hosts else 0.0
@@ -184,8 +205,10 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu", *, again: bool = False
     try:
         if roll.verdict:
             raise InvalidInput(roll.verdict)
-        _start_torch(group, device)
+        refused = _refused(roll, warn)
+        _start_torch(group, device, Greeting(secret, roll.life))
         yield group
+        _refused(roll, warn, refused)
         stays = timeout if hosts else 0.0
     except InvalidInput as error:
         group.stop(f"rank {rank} cannot go on; its own message says why")  # in full only here: it may quote data
@@ -232,6 +255,7 @@ class Among:
 def among_others(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Among]:
     """In the group that the program has initialised, or else in one that lasts as long as this does."""
     if dist.is_initialized():
+        GREETINGS.setdefault(dist.group.WORLD, Greeting(given_secret() or PUBLIC, ""))
         yield Among(dist.get_world_size(), None)
         return
     if not launched():
@@ -243,21 +267,47 @@ def among_others(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Amon
         yield Among(group.world, group)
 
 
-def _warn_the_others(rank: int, world: int) -> None:
+def _refused(roll: RollCall, warn: Callable[[str], None], before: Sequence[str] = ()) -> Sequence[str]:
+    """Warns of strangers who have tried to take part, once of each; process 0 alone does."""
+    strangers = _asked(roll.timeout, roll.guests).strangers if roll.rank == 0 else ()
+    for sentence in [sentence for sentence in strangers if sentence not in before][:NAMED]:
+        warn(sentence)
+    return strangers
+
+
+def _warn_the_others(rank: int, world: int, secret: Secret) -> None:
     """Those who are at the meeting point already would wait for a process that is about to be refused."""
     if rank > 0:
         with contextlib.suppress(InvalidInput, RuntimeError, TimeoutError):
             store = PrefixStore("milodo", meeting_point(rank, GRACE)[0])
-            within(2 * GRACE, RollCall(store, rank, world, GRACE).take)
+            within(2 * GRACE, RollCall(store, rank, world, GRACE, secret).take)
 
 
-def _start_torch(group: Group, device: str) -> None:
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Where all processes are on this machine, gloo listens at its loopback address only, unless its user says otherwise."""
+    name, wanted = "GLOO_SOCKET_IFNAME", loopback_interface() if all_here() else None
+    if wanted is None or name in os.environ:
+        yield
+        return
+    os.environ[name] = wanted
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def _start_torch(group: Group, device: str, greeting: Greeting) -> None:
     limit, backend = timedelta(seconds=group.timeout), "nccl" if device.startswith("cuda") else "gloo"
     if backend == "nccl" and ":" not in device:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     try:
         store = PrefixStore("group", group.store)
-        dist.init_process_group(backend, store=store, rank=group.rank, world_size=group.world, timeout=limit)
+        with _on_loopback():
+            dist.init_process_group(backend, store=store, rank=group.rank, world_size=group.world, timeout=limit)
+        GREETINGS[dist.group.WORLD] = greeting
+    except InvalidInput:
+        raise
     except (RuntimeError, ValueError) as error:
         said = str(error).splitlines()[0]
         raise InvalidInput(

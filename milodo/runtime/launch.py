@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
-
 from milodo.runtime.group import GRACE, LAUNCHED
+from milodo.runtime.meeting import loopback_interface, loopback_store
+from milodo.secret import VARIABLE, new_secret
 
 PATIENCE = 10.0
 """Seconds the others have to end by themselves after one has failed, beyond the timeout for messages."""
@@ -24,9 +24,10 @@ PATIENCE = 10.0
 def launch(arguments: Sequence[str], processes: int, *, timeout: float, threads: int | None = None) -> tuple[int, str | None]:
     """Runs `milodo ARGUMENTS` in this many processes, each told its rank; returns the exit code and who was killed, if any.
 
-    The meeting point lives here, so it outlives any of them.
+    The meeting point lives here, so it outlives any of them; nothing listens but at the loopback address. They alone know the
+    secret of the run, which stands in their environment and not on their command line, where other users could read it.
     """
-    store = TCPStore("127.0.0.1", 0, None, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
+    store = loopback_store("127.0.0.1", 0, timedelta(seconds=timeout))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     environment = {
         **os.environ,
@@ -34,10 +35,13 @@ def launch(arguments: Sequence[str], processes: int, *, timeout: float, threads:
         "MASTER_PORT": str(store.port),
         "WORLD_SIZE": str(processes),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        VARIABLE: new_secret(),
         "OMP_NUM_THREADS": str(threads or max(1, cores // processes)),
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),  # what matters is said in our words
         LAUNCHED: str(os.getpid()),
     }
+    if interface := loopback_interface():
+        environment["GLOO_SOCKET_IFNAME"] = interface
     command = [sys.executable, "-m", "milodo", *arguments]
     children = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(processes)]
     try:

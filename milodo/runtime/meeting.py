@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import ipaddress
+import json
 import os
 import socket
 import threading
@@ -9,13 +13,16 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from milodo.errors import InvalidInput
+from milodo.runtime.claims import Claim, Guests, claims_of, enter, guests, twice
+from milodo.runtime.sealed import Sealed, read_table
+from milodo.secret import Secret
 
 PARTING = 3.0
 """Seconds the process that holds the meeting point stays for the others after something went wrong."""
@@ -23,6 +30,8 @@ PAUSE = 0.02
 """Seconds between two looks at the meeting point."""
 KNOCK = 0.2
 """Seconds between two attempts to reach a meeting point that is not there yet."""
+SECOND_THOUGHT = 0.5
+"""Seconds in which another process that has claimed a rank may answer, too: of an earlier start it cannot."""
 WAITING = "milodo-waits"
 """Name of the threads that may still wait in torch's C++ when the program ends."""
 T = TypeVar("T")
@@ -63,9 +72,48 @@ def launcher_holds_it() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
+def master_address() -> str:
+    """MASTER_ADDR; this machine unless given."""
+    address = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    return "127.0.0.1" if address == "localhost" else address
+
+
+def is_loopback(address: str) -> bool:
+    """Whether it can be reached from this machine alone. Of a name this is not known: other machines may know it otherwise."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def all_here() -> bool:
+    """Whether all processes are on this machine: they meet at its loopback address, or torchrun has started them all here."""
+    world = os.environ.get("WORLD_SIZE")
+    return is_loopback(master_address()) or (world is not None and os.environ.get("LOCAL_WORLD_SIZE", "1") == world)
+
+
+def loopback_interface() -> str | None:
+    """Its name, as GLOO_SOCKET_IFNAME wants it."""
+    with contextlib.suppress(OSError, AttributeError):
+        return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    return None
+
+
+def loopback_store(address: str, port: int, limit: timedelta) -> TCPStore:
+    """A store that listens at a loopback address only; torch's own listens wherever this machine can be reached."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        line.bind((address, port))
+        line.listen()
+        port = line.getsockname()[1]
+        return TCPStore(
+            address, port, None, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=line.detach()
+        )
+
+
 def meeting_point(rank: int, timeout: float) -> tuple[Store, bool]:
     """The store at MASTER_ADDR and MASTER_PORT, and whether it lives in this process."""
-    port, address = number("MASTER_PORT"), os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    port, address = number("MASTER_PORT"), master_address()
     if not 0 < port < 65536:
         raise InvalidInput(f"MASTER_PORT is {port}, but ports go from 1 to 65535.")
     hosts, limit = rank == 0 and not launcher_holds_it(), timedelta(seconds=timeout)
@@ -75,11 +123,13 @@ def meeting_point(rank: int, timeout: float) -> tuple[Store, bool]:
         raise _unreachable(address, port, timeout, hosts, error) from error
     try:
         make = lambda: TCPStore(address, port, None, is_master=hosts, timeout=limit, wait_for_workers=False)  # noqa: E731
+        if hosts and is_loopback(address):
+            make = lambda: loopback_store(address, port, limit)  # noqa: E731
         return within(timeout + PARTING, make), hosts
-    except (RuntimeError, TimeoutError) as error:
+    except (RuntimeError, TimeoutError, OSError) as error:
         if not hosts:
             said = f"something listens at {address}:{port}, but it is no meeting point of milodo. Choose another MASTER_PORT."
-        elif "EADDRINUSE" in str(error):
+        elif "EADDRINUSE" in str(error) or getattr(error, "errno", None) == errno.EADDRINUSE:
             said = f"port {port} is in use on this machine. Choose another MASTER_PORT."
         else:
             raise _unreachable(address, port, timeout, hosts, error) from error
@@ -130,8 +180,9 @@ def _unreachable(address: str, port: int, timeout: float, hosts: bool, error: Ex
 class RollCall:
     """Who takes part in this start of all processes; earlier ones may have left their words in the store.
 
-    Everybody enters a name made up now; process 0 calls all names it finds; who hears its own answers. When everybody has
-    answered, process 0 lets them go; when one has who was told another WORLD_SIZE, it lets them go home: `verdict` says why.
+    Everybody enters a claim to its rank; process 0 calls all claims it finds; who hears its own answers. When everybody has
+    answered, process 0 lets those go; when one has who was told another WORLD_SIZE, or two who claim one rank, it lets them go
+    home: `verdict` says why. Who finds that another process took its rank and began stops that run, and names both.
     (torchrun counts restarts differently on every host, so its counter cannot tell; and only who answers is there now.)
     """
 
@@ -139,82 +190,112 @@ class RollCall:
     rank: int
     world: int
     timeout: float
+    secret: Secret
     verdict: str = ""
     life: str = ""
-    called: dict[int, str] = field(default_factory=dict)
-    """The names last called, by rank."""
+    called: tuple[Claim, ...] = ()
+    """The claims last called."""
+    since: float = 0.0
+    """When they were."""
 
     def __post_init__(self) -> None:
-        self.mine = f"{self.rank}/{self.world}/{uuid.uuid4().hex}"
+        self.mine, self.hall = Claim.own(self.rank, self.world), Sealed(self.store, self.secret, "")
 
-    def take(self) -> Store:
+    def take(self) -> Sealed:
         """The part of the store that belongs to this start."""
         until = time.monotonic() + self.timeout
-        self.store.append("guests", f"{self.mine},")  # pyright: ignore[reportAttributeAccessIssue]  # missing in torch's stubs
+        enter(self.store, self.hall, self.mine)
         while not self._may_go():
             if time.monotonic() > until:
                 raise self._too_late()
             time.sleep(PAUSE)
-        return PrefixStore(self.life, self.store)
+        return self.room
+
+    def guests(self) -> Guests:
+        return guests(self.store, self.hall)
+
+    @property
+    def room(self) -> Sealed:
+        """Of this start."""
+        return Sealed(PrefixStore(self.life, self.store), self.secret, self.life)
 
     def _may_go(self) -> bool:
         if self.rank == 0:
             self._lead()
         if not self.store.check(["life"]):
             return False
-        self.life, names = self.store.get("life").decode().split(" ", 1)
-        self.called = _by_rank(names)
-        named = self._is_named()
+        call = read_table(self.hall, "life")
+        self.life, self.called = str(call.get("life")), claims_of(call.get("claims"))
+        named, room = self.mine in self.called, self.room
         if named:
-            self.store.set(f"{self.life}/answer/{self.rank}", "")
-        if not self.store.check([f"{self.life}/go"]):
+            room.set(_answer(self.mine), "here")
+        if not room.check(["go"]):
             return False
-        self.verdict = self.store.get(f"{self.life}/go").decode()
-        if not named and not launcher_holds_it():  # rank 0 holds the store, so these are words of this start
-            # The others have begun without us; if they were told another number, there is no place to wait for.
-            theirs = _world(self.called[0])
-            if theirs != self.world and not self.verdict:
-                raise InvalidInput(_differ({0: theirs, self.rank: self.world}))
-            return bool(self.verdict)
-        return named
+        go = read_table(room, "go")
+        self.verdict, present = str(go.get("verdict", "")), claims_of(go.get("present"))
+        if self.mine in present or (named and self.verdict):
+            return True
+        if not named and launcher_holds_it():  # words of an earlier start, perhaps
+            return False
+        return bool(self.verdict) or self._without_us(present)
 
-    def _is_named(self) -> bool:
-        return self.mine in self.called.values()
+    def _without_us(self, present: tuple[Claim, ...]) -> bool:
+        """The others have begun; nothing is to be awaited, unless this very program met there before, or they are leaving."""
+        if any(claim.world != self.world for claim in present):
+            raise InvalidInput(_differ({0: present[0].world, self.rank: self.world}))
+        holder, room = next((claim for claim in present if claim.rank == self.rank), None), self.room
+        if holder is None or holder.process == self.mine.process or room.check(["stopped"]) or room.check([f"left/{self.rank}"]):
+            return False
+        said = str(twice([holder, self.mine]))
+        room.set("stopped/claim", json.dumps({"sentence": said.removesuffix("."), "blames": None, "host": ""}))
+        room.compare_set("stopped", "", "claim")
+        raise InvalidInput(said)
 
     def _lead(self) -> None:
-        guests = _by_rank(self.store.get("guests").decode())
-        if guests[0] != self.mine:  # started again since; that one leads
+        claims = self.guests().claims
+        leader = next((claim for claim in reversed(claims) if claim.rank == 0), None)
+        if leader is None:
+            raise InvalidInput(
+                "somebody has replaced the list of processes at the meeting point. Use another port, and keep strangers from it."
+            )
+        if leader != self.mine:  # started again since; that one leads
             return
-        if guests != self.called:
-            self.life = uuid.uuid4().hex
-            self.store.set("life", f"{self.life} {','.join(guests.values())}")
+        if claims != self.called:
+            self.life, self.since = uuid.uuid4().hex, time.monotonic()
+            self.hall.set("life", json.dumps({"life": self.life, "claims": [asdict(claim) for claim in claims]}))
             return
-        worlds = {rank: _world(guests[rank]) for rank in sorted(guests) if self._answered(rank)}
-        if any(world != self.world for world in worlds.values()):
-            self.store.set(f"{self.life}/go", _differ(worlds))
-        elif all(rank in worlds for rank in range(self.world)):
-            self.store.set(f"{self.life}/go", "")
+        present = [claim for claim in claims if self._answered(claim)]
+        worlds = {claim.rank: claim.world for claim in sorted(present, key=lambda claim: claim.rank)}
+        if said := twice(present):
+            self._let_go(present, said)
+        elif any(world != self.world for world in worlds.values()):
+            self._let_go(present, _differ(worlds))
+        elif all(rank in worlds for rank in range(self.world)) and (
+            twice(claims) is None or time.monotonic() > self.since + SECOND_THOUGHT
+        ):
+            self._let_go(present, "")
 
-    def _answered(self, rank: int) -> bool:
-        return self.store.check([f"{self.life}/answer/{rank}"])
+    def _let_go(self, present: list[Claim], verdict: str) -> None:
+        self.room.set("go", json.dumps({"verdict": verdict, "present": [asdict(claim) for claim in present]}))
+
+    def _answered(self, claim: Claim) -> bool:
+        room, key = self.room, _answer(claim)
+        return room.check([key]) and room.get(key) == b"here"
 
     def _too_late(self) -> InvalidInput:
-        late = next((rank for rank in range(self.world) if not self._answered(rank)), None) if self._is_named() else 0
+        there = {*range(1, self.world)}
+        if self.mine in self.called:
+            there = {claim.rank for claim in self.called if self._answered(claim)}
+        late = next((rank for rank in range(self.world) if rank not in there), None)
         who = "a process" if late is None else f"rank {late}"
-        return InvalidInput(
-            f"{who} did not appear within {self.timeout:g} s. Start it with WORLD_SIZE {self.world} as here, or allow a "
-            "longer timeout.",
-            "timeout",
-        )
+        said = f"{who} did not appear within {self.timeout:g} s. "
+        if strangers := self.guests().claiming(late):
+            return InvalidInput(f"{said}{strangers} Give all processes the same MILODO_SECRET.", "secret")
+        return InvalidInput(f"{said}Start it with WORLD_SIZE {self.world} as here, or allow a longer timeout.", "timeout")
 
 
-def _by_rank(names: str) -> dict[int, str]:
-    """The last name entered for each rank."""
-    return {int(name.split("/")[0]): name for name in names.split(",") if name}
-
-
-def _world(name: str) -> int:
-    return int(name.split("/")[1])
+def _answer(claim: Claim) -> str:
+    return f"answer/{claim.name}"
 
 
 def _differ(worlds: dict[int, int]) -> str:

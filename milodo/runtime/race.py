@@ -82,6 +82,7 @@ class Processes(Place):
         self.group.meet(where)
 
     def finish(self) -> None:
+        self.group.heed()
         self.tree.barrier()
         self._forget_snapshots()
 

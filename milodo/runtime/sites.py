@@ -113,6 +113,7 @@ def refuse_other_models(found: Fit, group: Group) -> None:
     """All sites must have found the same model, to the bit, before any of them saves it."""
     group.tell(f"model/{group.rank}", {"sha256": found.sha256})
     told = [group.hear(f"model/{rank}", rank).get("sha256") for rank in range(group.world)]
+    group.heed()
     for rank, sha256 in enumerate(told):
         if sha256 != told[0]:
             raise Stopped(
