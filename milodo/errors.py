@@ -31,6 +31,18 @@ class Stopped(Exception):
         self.said = said
 
 
+class FaultyNode(Stopped):
+    """A node sends, or computes, what cannot be; the fit of all sites would be wrong, and ends."""
+
+    def __init__(self, node: int, why: str) -> None:
+        super().__init__(f"node {node} {why}")
+        self.node, self.why = node, why
+
+    def at(self, site: str) -> str:
+        """The sentence, with a name for the node that its user knows."""
+        return f"{site} {self.why}"
+
+
 def shortened(text: object, limit: int = QUOTE) -> str:
     """A text on one line, without its middle if it is long."""
     return _without_middle(" ".join(str(text).split()), limit)

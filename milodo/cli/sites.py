@@ -118,10 +118,10 @@ def solve(
         with Bars(console) as bars:
             progress, path = progress_of(bars, task), None
             if choice is None:
-                fit = fit_here(sites, task, progress, announce_plan, list_sites)
+                fit = fit_here(sites, task, progress, announce_plan, list_sites, warn)
             else:
                 along = partial(bars, "path")
-                told = {"progress": progress, "announce": announce_plan, "along": along}
+                told = {"progress": progress, "announce": announce_plan, "along": along, "caution": warn}
                 fit, path = choose_here(sites, task, choice, list_sites, **told)
         with writing_to(out):
             write(fit, path, task, choice, out, "simulated")
@@ -173,7 +173,7 @@ def node(
         fit, path = fit_with_others(
             site, task, group, progress_of(bars, task) if bars else None,
             choice=choice, along=partial(bars, "path") if bars else None,
-            announce=announce_plan if shows else None, listing=list_sites if shows else None,
+            announce=announce_plan if shows else None, listing=list_sites if shows else None, caution=warn if shows else None,
             write=lambda found, path, folder: write(found, path, task, choice, folder, "distributed"),
             out=out, snapshot_every=snapshot_every, resume=resume,
         )  # fmt: skip
@@ -261,6 +261,10 @@ def list_sites(sites: Sequence[SiteFacts]) -> None:
 
 def announce_plan(plan: Plan) -> None:
     say(console, f"Method: {plan.why}.\nIt will cost {plan.cost}.")
+
+
+def warn(sentence: str) -> None:
+    say(complaints, f"milodo: warning: {sentence}")
 
 
 def at_end(path: PenaltyPath) -> str:

@@ -15,8 +15,10 @@ from milodo.algorithms import METHODS, AcceleratedED, Algorithm, Remembering, Tr
 from milodo.algorithms.auto import Chosen, Facts, Link, choose, learn
 from milodo.errors import InvalidInput, unknown
 from milodo.fit import newton
+from milodo.fit.audit import refuse_faulty
 from milodo.fit.newton import Newton
 from milodo.fit.pooled import Scaling, penalty, pooled_problem, scaling, total_of
+from milodo.fit.scales import OddScale, odd_scales
 from milodo.fit.task import Fit, Task
 from milodo.judge import Judge
 from milodo.learned.checkpoint import load_optimizer
@@ -64,19 +66,21 @@ class Known:
     """Where to begin: the minimum, more or less."""
     curvature: Tensor | None = None
     """H̄, where it is the same everywhere."""
+    odd: tuple[OddScale, ...] = ()
+    """Columns that are not in the same units everywhere, as it seems."""
 
 
 @torch.no_grad()
 def fit_model(
     features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, net: Network, observer: Observer,
     *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, weights: Sequence[Tensor] | None = None,
-    keeper: Keeper | None = None,
+    keeper: Keeper | None = None, names: Sequence[str] = (), caution: Callable[[str], None] | None = None,
     progress: Callable[[int, float], None] | None = None, announce: Callable[[Plan], None] | None = None,
     known: Known | None = None,
 ) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
     are 0 and 1, and of k classes [N, k], 1 at the class of a sample. `weights` [N] say how much each sample counts. What is known
-    need not be told again."""
+    need not be told again. `names` are those of all sites, and `caution` is told at once what may be wrong with the data."""
     begun = time.perf_counter()
     if task.loss == "softmax" and targets[0].ndim != 2:
         raise InvalidInput(
@@ -87,6 +91,11 @@ def fit_model(
     total = total_of(net, reliable=task.links == "reliable")
     centre = task.intercept or task.standardise
     scaled = known.scaled if known else scaling(features, targets, total, centre=centre, weights=weights)
+    odd = known.odd if known else odd_scales(features, scaled, net, observer, weights)
+    cautions = [each.sentence(names, columns) for each in odd]
+    if caution and not known:
+        for sentence in cautions:
+            caution(sentence)
     outputs = scaled.target.shape[-1]
     reg = penalty(task.l1, None if task.standardise else scaled.scale[0].repeat_interleave(outputs), task.l2)
     problem = pooled_problem(
@@ -96,6 +105,7 @@ def fit_model(
     if announce:
         announce(plan)
     x = problem.everywhere(known.x).clone() if known else start_of(problem, scaled)
+    first = x[0]
     units, done, status = Units.of(problem, observer), 0, Status.RUNNING
     judge = Judge(problem, observer, steps=task.iterations, tolerance=task.tolerance, units=units)
     free = task.l1 == task.l2 == 0
@@ -121,6 +131,8 @@ def fit_model(
         result = solve(method.at(net.nodes), problem, net, stop, x0=x, observer=observer, keeper=keeps, progress=progress)
         x, status, done = result.x, result.status, done + result.k
     answer = problem.settled(mean_point(x, observer), observer)
+    if net.real:
+        refuse_faulty(problem, first, answer, net, observer)
     off = off_by(problem, problem.everywhere(answer), observer, units)
     w, shift = in_units(answer, problem, scaled, task.intercept)
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
@@ -133,7 +145,7 @@ def fit_model(
         residual=float(off.moved),
         consensus=float(off_by(problem, x, observer, units).consensus),
         iterations=done, status=status, rounds=net.traffic.rounds, bytes=round(float(sent)),
-        seconds=time.perf_counter() - begun,
+        seconds=time.perf_counter() - begun, warnings=tuple(cautions),
     )  # fmt: skip
 
 

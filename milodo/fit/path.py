@@ -21,6 +21,7 @@ from milodo.fit.curve import RULES, Curve
 from milodo.fit.folds import SITES, Folds, deal_folds, fold_count
 from milodo.fit.model import Known, Plan, fit_model, in_units, plan_for, start_of
 from milodo.fit.pooled import Scaling, Total, penalty, pooled_problem, scaling, total_of
+from milodo.fit.scales import odd_scales
 from milodo.fit.task import Fit, Task
 from milodo.fit.walk import Iterated, Moments, Newton, Walk
 from milodo.metrics import Units
@@ -144,7 +145,8 @@ def fit_path(
     features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, choice: Choice, net: Network, observer: Observer,
     *, columns: tuple[str, ...], dealt: Sequence[Tensor] | None = None,
     weights: Sequence[Tensor] | None = None, along: Callable[[float, str], None] | None = None,
-    announce: Callable[[Plan], None] | None = None, **also: Any,
+    announce: Callable[[Plan], None] | None = None, names: Sequence[str] = (), caution: Callable[[str], None] | None = None,
+    **also: Any,
 ) -> tuple[Fit, PenaltyPath]:  # fmt: skip
     """The penalty is chosen, and the model of all sites' samples fitted with it; the task's own penalty counts for nothing.
 
@@ -154,6 +156,10 @@ def fit_path(
     begun, n = time.perf_counter(), net.topology.n
     total = total_of(net, reliable=task.links == "reliable")
     scaled = scaling(features, targets, total, centre=task.intercept or task.standardise, weights=weights)
+    odd = odd_scales(features, scaled, net, observer, weights)
+    if caution:
+        for each in odd:
+            caution(each.sentence(names, columns))
     first = _bare(1.0, task, scaled)
     problem = pooled_problem(task.loss, features, targets, scaled, first, n=n, intercept=task.intercept, weights=weights)
     x = start_of(problem, scaled)[0]
@@ -208,9 +214,9 @@ def fit_path(
         rounds=net.traffic.rounds, bytes=round(float(observer.total(torch.tensor([float(net.traffic.bytes)]).double()))),
         seconds=time.perf_counter() - begun,
     )  # fmt: skip
-    known = Known(scaled, plan, points[path.chosen][0], walk.curvature)
-    task = replace(task, l1=path.penalty)
-    return fit_model(features, targets, task, net, observer, columns=columns, weights=weights, known=known, **also), path
+    known = Known(scaled, plan, points[path.chosen][0], walk.curvature, odd)
+    also |= {"columns": columns, "weights": weights, "names": names, "caution": caution}
+    return fit_model(features, targets, replace(task, l1=path.penalty), net, observer, known=known, **also), path
 
 
 def _bare(l1: float, task: Task, scaled: Scaling) -> Regularizer:

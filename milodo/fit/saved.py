@@ -90,6 +90,7 @@ class Saved(BaseModel):
     bytes: Count = 0
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     sites: Annotated[tuple[SavedSite, ...], Field(strict=False)] = ()
+    warnings: Annotated[tuple[str, ...], Field(strict=False)] = ()
     sha256: str | None = None
 
     @model_validator(mode="after")

@@ -44,13 +44,16 @@ def fit_here(
     progress: Callable[[int, float], None] | None = None,
     announce: Callable[[Plan], None] | None = None,
     listing: Callable[[Sequence[SiteFacts]], None] | None = None,
+    caution: Callable[[str], None] | None = None,
 ) -> Fit:
     """All sites in this process: a simulation that moves no bytes, and counts those it would move.
 
-    `listing` is shown the sites before anything is computed.
+    `listing` is shown the sites before anything is computed, and `caution` told what may be wrong with their data.
     """
     sites, net, classes, facts = _met(sites, task, listing)
-    return replace(fit_sites(sites, classes, task, net, StackedObserver(), progress=progress, announce=announce), sites=facts)
+    also: dict[str, Any] = {"names": [fact.name for fact in facts], "caution": caution}
+    fit = fit_sites(sites, classes, task, net, StackedObserver(), progress=progress, announce=announce, **also)
+    return replace(fit, sites=facts)
 
 
 def choose_here(
@@ -58,6 +61,7 @@ def choose_here(
 ) -> tuple[Fit, PenaltyPath]:
     """The same with a penalty that is chosen; `also` are further arguments of fit_path."""
     sites, net, classes, facts = _met(sites, task, listing)
+    also["names"] = [fact.name for fact in facts]
     fit, path = choose_sites(sites, classes, task, choice, net, StackedObserver(), **also)
     return replace(fit, sites=facts), path
 

@@ -129,6 +129,8 @@ class Fit:
     seconds: float
     sites: tuple[SiteFacts, ...] = ()
     """Of whose rows it is the model, where they are known by name."""
+    warnings: tuple[str, ...] = ()
+    """Sentences about data that may not be what they should: columns in other units at a site, classes that are separated."""
 
     @property
     def sha256(self) -> str:

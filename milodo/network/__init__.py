@@ -2,6 +2,7 @@
 
 from milodo.network.base import Network, degraded
 from milodo.network.channels import Bits, Cast, Channel, Format, Levels, Outage, TopK
+from milodo.network.checked import CheckedNetwork
 from milodo.network.coded import Coded
 from milodo.network.distributed import DistributedNetwork, PeerLost, Peers, place
 from milodo.network.dithered import Dithered
@@ -11,7 +12,7 @@ from milodo.network.stacked import StackedNetwork
 from milodo.network.traffic import Traffic
 
 __all__ = [
-    "FORMATS", "Bits", "Cast", "Channel", "Coded", "DistributedNetwork", "Dithered", "Format", "Levels", "Network", "Observer",
-    "Outage", "PeerLost", "Peers", "StackedNetwork", "StackedObserver", "TopK", "Traffic", "TreeObserver", "degraded",
-    "message_format", "place",
+    "FORMATS", "Bits", "Cast", "Channel", "CheckedNetwork", "Coded", "DistributedNetwork", "Dithered", "Format", "Levels",
+    "Network", "Observer", "Outage", "PeerLost", "Peers", "StackedNetwork", "StackedObserver", "TopK", "Traffic",
+    "TreeObserver", "degraded", "message_format", "place",
 ]  # fmt: skip

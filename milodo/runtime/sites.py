@@ -9,13 +9,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from milodo.errors import Stopped
+from milodo.errors import FaultyNode, Stopped
 from milodo.files import locked, make_writable
 from milodo.fit import Choice, Fit, PenaltyPath, Plan, Site, Task, choose_sites, fit_sites
 from milodo.fit.sites import content_digest, facts_of, in_order, may_be_the_same, numeric_target, same_columns, twice, two_classes
 from milodo.fit.task import SiteFacts
 from milodo.learned.checkpoint import find_optimizer, read_card
-from milodo.network import DistributedNetwork, TreeObserver
+from milodo.network import CheckedNetwork, TreeObserver
 from milodo.runtime.group import Group, flat
 from milodo.runtime.snapshots import Snapshots
 
@@ -34,6 +34,7 @@ def fit_with_others(
     site: Site, task: Task, group: Group, progress: Callable[[int, float], None] | None = None,
     *, choice: Choice | None = None, along: Callable[[float, str], None] | None = None,
     announce: Callable[[Plan], None] | None = None, listing: Callable[[Sequence[SiteFacts]], None] | None = None,
+    caution: Callable[[str], None] | None = None,
     write: Callable[[Fit, PenaltyPath | None, Path], None],
     out: Path, snapshot_every: int | None = None, resume: bool = False,
 ) -> tuple[Fit, PenaltyPath | None]:  # fmt: skip
@@ -47,7 +48,7 @@ def fit_with_others(
     own = facts_of(replace(site, name=Path(site.name).name), task)
     if task.loss == "squared":
         numeric_target(site, task.target)  # refused here, before anybody waits for this site
-    net = DistributedNetwork(graph, task.weights, processes=[(node,) for node in range(graph.n)], timeout=group.timeout)
+    net = CheckedNetwork(graph, task.weights, processes=[(node,) for node in range(graph.n)], timeout=group.timeout)
     keeper, kept = None, folder_of(out, group.rank) if "{rank}" in str(out) else out
     if snapshot_every:
         keeper = Snapshots(kept / "snapshots", group.rank, net, snapshot_every, "")  # of which run is known below
@@ -77,11 +78,16 @@ def fit_with_others(
     group.meet("agreed")
     with locked(folder_of(out, group.rank)):
         group.meet("ready")
-        also: dict[str, Any] = {"keeper": keeper, "progress": progress, "announce": announce}
-        if choice is None:
-            found, path = fit_sites([site], pair, task, net, observer, **also), None
-        else:
-            found, path = choose_sites([site], pair, task, choice, net, observer, along=along, **also)
+        also: dict[str, Any] = {"keeper": keeper, "progress": progress, "announce": announce, "caution": caution}
+        also["names"] = [other.name for other in sites]
+        try:
+            if choice is None:
+                found, path = fit_sites([site], pair, task, net, observer, **also), None
+            else:
+                found, path = choose_sites([site], pair, task, choice, net, observer, along=along, **also)
+        except FaultyNode as fault:
+            group.stop(fault.at(sites[fault.node].name))
+            raise Stopped(fault.at(sites[fault.node].name)) from fault
         found = replace(found, sites=tuple(sites))
         refuse_other_models(found, group)
         write(found, path, folder_of(out, group.rank))

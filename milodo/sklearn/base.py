@@ -82,8 +82,14 @@ class Decentralized(BaseEstimator):
         l1, l2 = self._penalties(data.weight)
         task = self._task(l1, l2)
         net = StackedNetwork(task.topology(len(data.features)), task.weights)
-        columns = tuple(f"x{k}" for k in range(data.features[0].shape[1]))
-        return fit_model(data.features, data.targets, task, net, StackedObserver(), columns=columns, weights=data.weights)
+        also: dict[str, Any] = {"columns": self._columns, "names": data.called, "weights": data.weights}
+        return fit_model(data.features, data.targets, task, net, StackedObserver(), **also)
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """As the data frame calls them, or x0, x1, ..."""
+        names = getattr(self, "feature_names_in_", None)
+        return tuple(f"x{k}" for k in range(self.n_features_in_)) if names is None else tuple(map(str, names))
 
     @abstractmethod
     def _take(self, fit: Fit) -> None:
@@ -95,6 +101,8 @@ class Decentralized(BaseEstimator):
         self.n_iter_, self.rounds_, self.bytes_ = fit.iterations, fit.rounds, fit.bytes
         self.dual_gap_, self.consensus_error_ = fit.gap * fit.unit, fit.consensus
         self.sites_, self.fit_ = sites, fit
+        for sentence in fit.warnings:
+            warnings.warn(sentence, UserWarning, stacklevel=4)
         if fit.status is not Status.CONVERGED:
             said = f"{fit.method} ended after {fit.iterations} iterations: {fit.status.sentence}. {self._advice(fit.status)}"
             warnings.warn(said, ConvergenceWarning, stacklevel=3)

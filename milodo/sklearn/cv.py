@@ -86,10 +86,9 @@ class Chooses(Decentralized):
         assert isinstance(data, InFolds)
         task, choice = self._task(0.0, 0.0), self._choice(data)
         net = StackedNetwork(task.topology(len(data.features)), task.weights)
-        columns = tuple(f"x{k}" for k in range(data.features[0].shape[1]))
         fit, self.path_ = fit_path(
-            data.features, data.targets, task, choice, net, StackedObserver(), columns=columns, weights=data.weights,
-            dealt=data.folds,
+            data.features, data.targets, task, choice, net, StackedObserver(), columns=self._columns, weights=data.weights,
+            dealt=data.folds, names=data.called,
         )  # fmt: skip
         return fit
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from milodo.errors import InvalidInput, quoted, whole
+from milodo.errors import InvalidInput, quoted, shortened, whole
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,11 @@ class Dealt:
     weights: list[Tensor] | None
     names: list[Any]
     """Of the sites, in the order of the graph's nodes."""
+
+    @property
+    def called(self) -> list[str]:
+        """How messages to people call the sites."""
+        return [f"site {shortened(name, 40)}" for name in self.names]
 
     @property
     def weight(self) -> float:
