@@ -86,7 +86,7 @@ def run(
 
 def warn(sentence: str) -> None:
     """Of something that does not stop a run."""
-    say(complaints, f"milodo: {sentence}")
+    say(complaints, f"milodo: warning: {sentence}")
 
 
 def end_as(diverged: list[str]) -> None:

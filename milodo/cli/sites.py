@@ -263,10 +263,6 @@ def announce_plan(plan: Plan) -> None:
     say(console, f"Method: {plan.why}.\nIt will cost {plan.cost}.")
 
 
-def warn(sentence: str) -> None:
-    say(complaints, f"milodo: warning: {sentence}")
-
-
 def at_end(path: PenaltyPath) -> str:
     """What it means that the least loss is that of the smallest penalty."""
     if path.chosen == path.best:

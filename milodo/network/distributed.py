@@ -21,7 +21,7 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
-from milodo.network.frames import HEADER, Frame, flat_bytes, framed, room, size_of, trimmed, untrimmed
+from milodo.network.frames import GREETING, HEADER, Frame, flat_bytes, framed, room, size_of, trimmed, untrimmed
 from milodo.network.greeting import GREETINGS
 from milodo.network.routes import Route
 from milodo.topology import Topology, topology
@@ -221,7 +221,7 @@ class Peers:
         self._greeted, known = True, self._greeting.known
         new = [rank for rank in self.neighbours if rank not in known]
         device = "cpu" if self.frames else "cuda"
-        swap = lambda sends, receives: self.wait(self._post(sends, receives, "greeting"))  # noqa: E731
+        swap = lambda sends, receives: self.wait(self._post(sends, receives, GREETING))  # noqa: E731
         self._greeting.greet(self.rank, new, swap, lambda rank: called(self.held[rank], rank), device)
 
     def rounds(

@@ -18,10 +18,10 @@ HEADER = struct.Struct("<IIHH")
 bytes belong to the transport, like gloo's own preambles of 48 bytes: they are not counted as traffic."""
 KINDS = (
     "values of nodes", "values of edges", "partial sums on their way up the tree", "sums on their way down the tree",
-    "values that are passed on to everybody", "an observer's partial sum", "an observer's sum",
+    "values that are passed on to everybody", "an observer's partial sum", "an observer's sum", "a greeting",
 )  # fmt: skip
 """What messages carry; a header has the place in this table."""
-NODES, EDGES, UP, DOWN, FLOOD, OBSERVED_UP, OBSERVED_DOWN = KINDS
+NODES, EDGES, UP, DOWN, FLOOD, OBSERVED_UP, OBSERVED_DOWN, GREETING = KINDS
 PREFIX = 4
 """Bytes of a row's length, where several rows travel together."""
 
