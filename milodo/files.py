@@ -7,9 +7,11 @@ import csv
 import errno
 import json
 import os
+import re
 import socket
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,12 @@ DEEPEST = 50
 """Levels of lists and tables within each other; what we write has fewer than ten."""
 LOCK = ".lock"
 """Of a folder that is being written to; gone when nobody does."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LARGEST_TOML, MOST_PARTS = 1 << 20, 30
+"""Bytes of a TOML file, and parts of a dotted key in it; experiments have a few thousand, and three."""
+PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+DOTTED = re.compile(rf"(?<![A-Za-z0-9_.\\-]){PART}(?:[ \t]*\.[ \t]*{PART}){{{MOST_PARTS}}}")
+"""A key of more parts than that, wherever it stands: the memory that the parser takes grows with the square of their number."""
 PATIENCE = 1.0
 """Seconds before a folder is refused: a process that was just killed may not have let go yet."""
 
@@ -67,11 +75,18 @@ class atomic:
         self.part.unlink()
         return self.part
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if kind is None:
             self.part.replace(self.path)
-        else:
-            self.part.unlink(missing_ok=True)
+            return
+        self.part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(self.part)):
+            error.filename = str(self.path)  # the name that people know
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether something could not be written because there is no room for it, on the disk or for this user."""
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -108,6 +123,25 @@ def read_versioned_json(path: Path, newest: int = FORMAT) -> dict[str, Any]:
     if not _is_sane(content, DEEPEST):
         raise InvalidInput(f"{path}: lists within lists more than {DEEPEST} deep, or text that is none. The file was damaged.")
     return content
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says; one that would fill the memory is refused before it is parsed."""
+    try:
+        if path.stat().st_size > LARGEST_TOML:
+            raise InvalidInput(f"{path}: larger than {LARGEST_TOML >> 20} MiB, which no such file is.")
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: cannot be read ({shortened(error)}).") from error
+    if long := DOTTED.search(text):
+        line = text.count("\n", 0, long.start()) + 1
+        raise InvalidInput(
+            f"{path}, line {line}: a key of more than {MOST_PARTS} parts, {quoted(long[0], 30)}. Tables need three."
+        )
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path}: not valid TOML: {shortened(error)}.") from error
 
 
 def _is_sane(value: Any, deepest: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,27 @@ def cache_path(key: dict[str, Any]) -> Path:
     return cache_folder() / "tuning" / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 
-def load(key: dict[str, Any]) -> dict[str, Any] | None:
-    """What was stored under this key; None if nothing, or something that cannot be it."""
+def load(key: dict[str, Any], notice: Callable[[str], None] = lambda said: None) -> dict[str, Any] | None:
+    """What was stored under this key; None if nothing, or something else by now, which `notice` is told."""
+    path = cache_path(key)
     try:
-        content = json.loads(cache_path(key).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
         return None
-    return content["result"] if isinstance(content, dict) and content.get("key") == key and "result" in content else None
+    except (ValueError, RecursionError):
+        content = {}
+    if isinstance(content, dict) and content.keys() == {"key", "result"}:  # of an earlier milodo, which kept no digest
+        return None
+    whole = isinstance(content, dict) and content.keys() == {"key", "result", "digest"} and content["key"] == key
+    if whole and isinstance(content["result"], dict) and content["digest"] == digest(content["result"]):
+        return content["result"]
+    notice(f"{path} was damaged or altered: tuned again")
+    return None
+
+
+def digest(result: dict[str, Any]) -> str:
+    """Of a result, so that a value that was altered is noticed."""
+    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
 
 
 def store(key: dict[str, Any], result: dict[str, Any]) -> None:
@@ -32,6 +47,6 @@ def store(key: dict[str, Any], result: dict[str, Any]) -> None:
     path = cache_path(key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"key": key, "result": result})
+        write_json(path, {"key": key, "result": result, "digest": digest(result)})
     except OSError:
         return

@@ -49,6 +49,15 @@ def certified(problem: Problem, what: str, progress: Progress) -> Reference | No
     return found
 
 
+def _can_run(method: MethodTable, parameters: Parameters) -> bool:
+    """Whether they are such as the method can run with: they come from a file."""
+    try:
+        method.handcrafted(parameters)
+    except (TypeError, KeyError, InvalidInput):
+        return False
+    return True
+
+
 class Planner:
     """Finds the parameters of an experiment's methods."""
 
@@ -74,11 +83,7 @@ class Planner:
         """Whether the facts say with which parameters a method runs, and they are such as it can run with."""
         if facts.parameters is None or method.learned:
             return facts.parameters is not None
-        try:
-            method.handcrafted(facts.parameters)
-        except (TypeError, KeyError, InvalidInput):
-            return False
-        return True
+        return _can_run(method, facts.parameters)
 
     def algorithm(self, method: MethodTable, parameters: Parameters) -> tuple[Algorithm, WeightsFacts | None]:
         """The method, ready to run, and which weights it has if it is learned."""
@@ -129,8 +134,9 @@ class Planner:
         }  # fmt: skip
         asked = {**table.model_dump(mode="json"), "seeds": self._tuning_seeds, "fixed": fixed}
         task = f"tune {cls.label}" + (f" ({method.remark})" if method.remark else "")
-        kept = TuningFacts.model_validate({**asked, **(cache.load(key) or {}), "cached": True})
-        if kept.best is not None:
+        found = cache.load(key, lambda said: self.progress(task, 0.0, said))
+        kept = TuningFacts.model_validate({**asked, **(found or {}), "cached": True})
+        if kept.best is not None and _can_run(method, kept.best):
             self.progress(task, 1.0, "from the cache")
             return kept
         start = self._uncompressed(method, fixed, network)

@@ -11,6 +11,7 @@ from milodo.cli import experiments, lists, predict, processes, reproduce, secret
 from milodo.cli.process import keep_freed_memory, silence_torch
 from milodo.cli.terminal import complaints, console, end, print_whatever_comes, say
 from milodo.errors import InvalidInput, Stopped
+from milodo.files import is_full
 from milodo.version import __version__
 
 app = typer.Typer(
@@ -54,6 +55,12 @@ def run(arguments: list[str] | None = None) -> int:
         return standalone(args=arguments, standalone_mode=True) or 0
     except InvalidInput as error:
         say(complaints, f"milodo: {with_options(error)}")
+        return 2
+    except OSError as error:
+        if not is_full(error):
+            raise
+        where = f" {str(error.filename)!r}" if error.filename else ""
+        say(complaints, f"milodo: cannot write{where} ({error.strerror}). What was written before is whole. Free some space.")
         return 2
     except Stopped as error:
         if not error.said:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -17,7 +16,7 @@ from milodo.config.panels import Content, ReproductionTable, Size, panel_content
 from milodo.config.tables import AUTO, MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
 from milodo.config.training import TrainingTable, recipe
 from milodo.errors import LARGEST, QUOTE, InvalidInput, quoted, shortened, unknown
-from milodo.files import is_file
+from milodo.files import is_file, read_toml
 from milodo.learned import LEARNED
 from milodo.learned.base import Recipe
 from milodo.memory import need_memory
@@ -136,12 +135,7 @@ def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
 
 def read_content(path: Path) -> Content:
     """What a file says, its name filled in."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: cannot be read ({shortened(error)}).") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{path}: not valid TOML: {shortened(error)}.") from error
+    content = read_toml(path)
     content.setdefault("name", path.stem)
     network = content.get("network")
     if isinstance(network, dict):  # a graph file is named as seen from the experiment

@@ -109,7 +109,7 @@ def _read(said: Any) -> Activation:
     """[low, high], or a table with the kind, as cards have it."""
     kinds = {kind.kind: kind for kind in (Bounded, ReLU, Exp)}
     table = {"kind": "bounded", "low": said[0], "high": said[1]} if isinstance(said, list) and len(said) == 2 else said
-    if isinstance(table, dict) and table.get("kind") in kinds:
+    if isinstance(table, dict) and isinstance(table.get("kind"), str) and table["kind"] in kinds:
         given = {name: value for name, value in table.items() if name != "kind"}
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given.values()):
             try:

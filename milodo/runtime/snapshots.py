@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, quoted, shortened
 from milodo.files import atomic
 from milodo.network import Network
 from milodo.tree import leaves, rebuilt
@@ -67,11 +67,22 @@ class Snapshots:
         tensors = {n: v.detach().cpu().contiguous().clone() for n, v in parts.items() if isinstance(v, torch.Tensor)}
         others = {n: v for n, v in parts.items() if not isinstance(v, torch.Tensor)}
         facts = {**self._identity(k), "others": others, "traffic": self.net.traffic.to_json(), "notes": self.notes()}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with atomic(self.path(k)) as part:
-            save_file(tensors, part, metadata={"milodo": json.dumps(facts)})
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with atomic(self.path(k)) as part:
+                save_file(tensors, part, metadata={"milodo": json.dumps(facts)})
+        except (OSError, SafetensorError) as error:
+            raise InvalidInput(*self._unwritten(k, error)) from error
         for old in self.available()[: -self.kept]:
             self.path(old).unlink(missing_ok=True)
+
+    def _unwritten(self, k: int, error: Exception) -> tuple[str, ...]:
+        """What to say, and the remedy."""
+        why = error.strerror if isinstance(error, OSError) else shortened(error)
+        said = f"{self.path(k)}: the snapshot after {k} iterations cannot be written ({why})."
+        if not (before := self.available()):
+            return (f"{said} There is none before it. Free some space, and start again.",)
+        return f"{said} That after {before[-1]} iterations is whole: free some space, and resume.", "resume"
 
     def _identity(self, k: int) -> dict[str, Any]:
         return {"format": FORMAT, "run": self.run, "k": k}
@@ -84,26 +95,36 @@ class Snapshots:
             with safe_open(path, framework="pt") as file:
                 facts = json.loads((file.metadata() or {}).get("milodo", "null"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
-        except (OSError, SafetensorError, ValueError) as error:
-            raise InvalidInput(f"{path}: not a snapshot ({error}). Start again without resuming.") from error
+        except (OSError, SafetensorError, ValueError, RecursionError) as error:
+            raise InvalidInput(f"{path}: not a snapshot ({shortened(error)}). Start again without resuming.") from error
         if not isinstance(facts, dict) or not self._identity(self.chosen).items() <= facts.items():
             raise InvalidInput(f"{path}: a snapshot of another run. Start again without resuming, or in another folder.", "out")
-        parts = {}
-        for name, value in leaves(first).items():
-            if not isinstance(value, torch.Tensor):
-                parts[name] = None if value is None else type(value)(facts["others"][name])
-                continue
-            kept = tensors.get(name)
-            if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
-                said = f"{path}: {name} does not fit this run. Start again without resuming, or in another folder."
-                raise InvalidInput(said, "out")
-            parts[name] = kept.to(value.device)
         try:
+            if not isinstance(others := facts["others"], dict):
+                raise ValueError(f"its other parts are {quoted(others)}")
+            parts = {name: _leaf(name, value, tensors, others) for name, value in leaves(first).items()}
             self.net.traffic.restore(facts["traffic"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise InvalidInput(f"{path}: {error}. Start again without resuming, or in another folder.", "out") from error
-        self.restored(facts["notes"])
+            self.restored(facts["notes"])
+        except InvalidInput:
+            raise
+        except (KeyError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RuntimeError) as error:
+            what = f"lacks {shortened(error)}" if isinstance(error, KeyError) else f"does not fit this run ({shortened(error)})"
+            raise InvalidInput(f"{path}: {what}. Start again without resuming, or in another folder.", "out") from error
         return self.chosen, rebuilt(first, parts)
+
+
+def _leaf(name: str, like: Any, tensors: dict[str, torch.Tensor], others: dict[str, Any]) -> Any:
+    """Of a state, as it was kept, if it is of the kind that the state has there."""
+    if not isinstance(like, torch.Tensor):
+        found = others[name]
+        numbers = (int, float) if isinstance(like, float) else type(like)
+        if not isinstance(found, numbers) or isinstance(found, bool) != isinstance(like, bool):
+            raise ValueError(f"{name} is {quoted(found)}")
+        return None if like is None else type(like)(found)
+    kept = tensors[name]
+    if kept.shape != like.shape or kept.dtype != like.dtype:
+        raise ValueError(f"{name} is {shortened(tuple(kept.shape))} in {kept.dtype}")
+    return kept.to(like.device)
 
 
 def kept(folder: Path) -> dict[int, list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from milodo.errors import InvalidInput
+from milodo.errors import LARGEST, InvalidInput, quoted, shortened
 from milodo.files import FORMAT, atomic
 from milodo.learned import Learned
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""What torch's Adam knows of a parameter."""
 
 
 @dataclass
@@ -61,8 +65,13 @@ def save_position(
     tensors |= adam_state(optimizer, adam) | {f"best.{name}": value for name, value in best.items()}
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     content = save(tensors, {"milodo": json.dumps({"format": FORMAT, **asdict(position)})})
-    with atomic(path) as part:
-        part.write_bytes(content)
+    try:
+        with atomic(path) as part:
+            part.write_bytes(content)
+    except OSError as error:
+        said = f"{path}: where the training stands cannot be saved ({error.strerror or error})."
+        before = "What was saved before is whole: free some space, and resume." if path.exists() else "Free some space."
+        raise InvalidInput(f"{said} {before}", *["resume"] * path.exists()) from error
 
 
 def load_position(path: Path, optimizer: Learned) -> tuple[Position, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -74,16 +83,46 @@ def load_position(path: Path, optimizer: Learned) -> tuple[Position, dict[str, t
     except FileNotFoundError:
         lacking = f"nothing to resume in {str(path.parent)!r}: it has no {path.name}. Overwrite it."
         raise InvalidInput(lacking, "overwrite") from None
-    except (OSError, ValueError, SafetensorError) as error:
-        raise InvalidInput(f"{path}: cannot be read ({error}). Overwrite it.", "overwrite") from error
-    if said.pop("format", None) != FORMAT or {field.name for field in fields(Position)} != set(said):
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        raise InvalidInput(f"{path}: cannot be read ({shortened(error)}). Overwrite it.", "overwrite") from error
+    names = {field.name for field in fields(Position)}
+    if not isinstance(said, dict) or said.pop("format", None) != FORMAT or names != set(said):
         raise InvalidInput(f"{path}: not written by this milodo's `train`. Overwrite it.", "overwrite")
+    if wrong := [name for name, value in said.items() if not _may_be(name, value)]:
+        what = f"{wrong[0]} is {quoted(said[wrong[0]])}"
+        raise InvalidInput(f"{path}: the file was edited or damaged: {what}. Overwrite it.", "overwrite")
     weights, best = _part("weights.", tensors), _part("best.", tensors)
     expected = {name: value.shape for name, value in optimizer.state_dict().items()}
     if any({name: value.shape for name, value in part.items()} != expected for part in (weights, best)):
         raise InvalidInput(f"{path}: holds another optimizer than this experiment trains. Overwrite it.", "overwrite")
+    moments = {name: value for name, value in tensors.items() if name.startswith("adam.")}
+    if not _are_moments(moments, optimizer):
+        raise InvalidInput(f"{path}: its moments are not those of Adam on this optimizer. Overwrite it.", "overwrite")
     optimizer.load_state_dict(weights)
-    return Position(**said), {name: value for name, value in tensors.items() if name.startswith("adam.")}, best
+    return Position(**said), moments, best
+
+
+def _may_be(name: str, value: Any) -> bool:
+    """Whether a fact of a position has this value in some training."""
+    if isinstance(value, bool):
+        return False
+    if name == "best":  # infinite as long as every validation has diverged
+        return value is None or (isinstance(value, int | float) and (value == math.inf or abs(value) <= LARGEST))
+    if isinstance(getattr(Position(), name), float):
+        return isinstance(value, int | float) and 0 <= value <= LARGEST and (value > 0 or name != "lr_scale")
+    return isinstance(value, int) and 0 <= value <= LARGEST
+
+
+def _are_moments(moments: dict[str, torch.Tensor], optimizer: Learned) -> bool:
+    """Whether there are all of them for each parameter that has any, in its shape."""
+    left = set(moments)
+    for name, parameter in optimizer.named_parameters():
+        own = _part(f"adam.{name}.", moments)
+        left -= {f"adam.{name}.{key}" for key in own}
+        shapes = {key: () if key == "step" else tuple(parameter.shape) for key in MOMENTS}
+        if own and {key: tuple(value.shape) for key, value in own.items()} != shapes:
+            return False
+    return not left
 
 
 def _part(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
