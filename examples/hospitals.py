@@ -42,7 +42,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files = [admit(hospital, patients, folder) for hospital, patients in PATIENTS.items()]
 
-    # On three machines each would start its own line, with MASTER_ADDR the address of the first (or use torchrun).
+    # On three machines each would start its own line, with MASTER_ADDR the address of the first (or use torchrun), and with
+    # --secret FILE, the same file everywhere (`milodo secret FILE` makes it): only who knows it can take part.
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("MASTER_PORT", "29531"), "WORLD_SIZE": str(len(files))}
     sites = []
     for rank, file in enumerate(files):

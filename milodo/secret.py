@@ -105,6 +105,7 @@ def _users_own() -> Secret:
     """Made at its first use, in the user's cache folder."""
     try:
         path = cache_folder() / "secret"
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             with contextlib.suppress(FileExistsError):  # another process was faster
                 write_secret(path)

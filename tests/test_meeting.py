@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,10 +14,10 @@ from test_sites import write_csv
 from torch.distributed import PrefixStore, TCPStore
 
 from milodo.cli.main import run
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, Stopped
 from milodo.runtime.claims import Claim, enter
-from milodo.runtime.group import joined
-from milodo.runtime.meeting import RollCall
+from milodo.runtime.group import Group, joined
+from milodo.runtime.meeting import RollCall, all_here
 from milodo.runtime.sealed import Sealed
 from milodo.secret import Secret
 
@@ -117,6 +118,50 @@ def test_who_is_missing_is_named_by_all_who_are_there(meet, connect):
     assert not any(roll._may_go() for _ in range(3) for roll in rolls)
     for roll in rolls:
         assert str(roll._too_late()).startswith("rank 2 did not appear within 1 s. Start it with WORLD_SIZE 4")
+
+
+def test_who_comes_late_to_a_rank_that_is_taken_names_both_and_stops_the_run(meet, connect):
+    assert everybody_met(meet({0: 2, 1: 2}))
+    late = RollCall(PrefixStore(meet.place, connect(1)), 1, 2, ENOUGH, SECRET)
+    here, late.mine = late.mine, replace(late.mine, pid=late.mine.pid + 1)  # met above by threads of this very process
+    with pytest.raises(InvalidInput, match="rank 1 is claimed twice") as refused:
+        late.take()
+    for claim in (here, late.mine):
+        assert f"process {claim.pid} on {claim.host}, started {claim.start[:10]}" in str(refused.value)
+    with pytest.raises(Stopped, match="rank 1 is claimed twice"):
+        Group(0, 2, late.room, ENOUGH).heed()
+
+
+def test_who_meets_again_where_it_met_before_is_not_taken_for_another_process(meet, connect):
+    """As a program that gossips twice does; process 0 may come to the second meeting last."""
+    assert everybody_met(meet({0: 2, 1: 2}))
+    again = RollCall(PrefixStore(meet.place, connect(1)), 1, 2, ENOUGH, SECRET)
+    enter(again.store, again.hall, again.mine)
+    assert not again._may_go()
+    assert everybody_met(meet({0: 2, 1: 2}))
+
+
+@pytest.mark.parametrize(
+    ("address", "local", "world", "expected"),
+    [
+        ("127.0.0.1", None, 3, True),
+        ("localhost", None, 3, True),
+        ("::1", None, 3, True),
+        ("", None, 3, True),
+        ("10.0.0.1", None, 3, False),
+        ("a.host", None, 3, False),
+        ("a.host", 3, 3, True),
+        ("a.host", 1, 3, False),
+    ],
+)
+def test_all_are_here_if_they_meet_at_the_loopback_address_or_torchrun_started_all_here(
+    address, local, world, expected, monkeypatch
+):
+    """A name is not looked up: a machine often knows its own name as a loopback address, which others do not."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("asked a name server"))
+    for name, value in {"MASTER_ADDR": address, "LOCAL_WORLD_SIZE": local, "WORLD_SIZE": world}.items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, str(value))
+    assert all_here() is expected
 
 
 @pytest.fixture

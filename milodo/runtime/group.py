@@ -269,7 +269,10 @@ def among_others(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[Amon
 
 def _refused(roll: RollCall, warn: Callable[[str], None], before: Sequence[str] = ()) -> Sequence[str]:
     """Warns of strangers who have tried to take part, once of each; process 0 alone does."""
-    strangers = _asked(roll.timeout, roll.guests).strangers if roll.rank == 0 else ()
+    strangers: Sequence[str] = ()
+    if roll.rank == 0:
+        with contextlib.suppress(Stopped):
+            strangers = _asked(roll.timeout, roll.guests).strangers
     for sentence in [sentence for sentence in strangers if sentence not in before][:NAMED]:
         warn(sentence)
     return strangers

@@ -270,10 +270,10 @@ class RollCall:
             self._let_go(present, said)
         elif any(world != self.world for world in worlds.values()):
             self._let_go(present, _differ(worlds))
-        elif all(rank in worlds for rank in range(self.world)) and (
-            twice(claims) is None or time.monotonic() > self.since + SECOND_THOUGHT
-        ):
-            self._let_go(present, "")
+        elif all(rank in worlds for rank in range(self.world)):
+            alone = len({(claim.rank, claim.process) for claim in claims}) == len({claim.rank for claim in claims})
+            if alone or time.monotonic() > self.since + SECOND_THOUGHT:
+                self._let_go(present, "")
 
     def _let_go(self, present: list[Claim], verdict: str) -> None:
         self.room.set("go", json.dumps({"verdict": verdict, "present": [asdict(claim) for claim in present]}))

@@ -42,6 +42,7 @@ SPECTRUM, CURVE, CONSENSUS = "laws/test_spectrum_laws.py", "laws/test_curve_laws
 SCHEDULES, PREDICTION = "laws/test_schedule_laws.py", "laws/test_prediction_laws.py"
 RESTARTS, RESUMED = "test_equations_restarts.py", "test_training_resumed.py"
 RAGGED = "laws/test_ragged_laws.py"
+SECRET = "test_secret.py"
 BUGS = [
     # the network's calculus, and what is counted
     Bug("network/base.py", "agreed = (said + heard) / 2", "agreed = (said + heard) / 3", NET),
@@ -168,6 +169,20 @@ BUGS = [
     Bug("fit/sites.py", "content_digest(first) == content_digest(other)", "first.name == other.name", "test_listed.py -k twice"),
     Bug("runtime/sites.py", "if len(alike) == 1:", "if len(alike) >= 1:", "test_listed.py -k digest"),
     Bug("fit/sites.py", "return SiteFacts(site.name, len(site), len(site.columns), classes)", "return SiteFacts(site.name, len(site.columns), len(site.columns), classes)", "test_listed.py -k listed"),
+    # a stranger cannot steer a run
+    Bug("runtime/sealed.py", "if not hmac.compare_digest(self.seal(key, sealed[HEX:]), sealed):", "if False:", f"{SECRET} -k overwritten"),
+    Bug("runtime/sealed.py", 'self.secret.proof("value", self.run, key, content)', 'self.secret.proof("value", self.run, content)', f"{SECRET} -k names_the_key"),
+    Bug("runtime/sealed.py", 'self.secret.proof("value", self.run, key, content)', 'self.secret.proof("value", key, content)', f"{SECRET} -k names_the_key"),
+    Bug("runtime/group.py", 'store = PrefixStore("group", group.store)', 'store = PrefixStore("group", group.store.inner)', f"{SECRET} -k gloo"),
+    Bug("runtime/group.py", "loopback_interface() if all_here() else None", "None", f"{SECRET} -k gloo"),
+    Bug("runtime/launch.py", 'environment["GLOO_SOCKET_IFNAME"] = interface', "pass", f"{SECRET} -k listens"),
+    Bug("runtime/meeting.py", "line.bind((address, port))", 'line.bind(("", port))', f"{SECRET} -k listens"),
+    Bug("network/distributed.py", "self._greeted = self._greeting is None", "self._greeted = True", f"{SECRET} -k greet"),
+    Bug("network/greeting.py", 'f"{rank} to {to}", challenge, own)', '"", challenge, own)', f"{SECRET} -k repeats"),
+    Bug("runtime/claims.py", "strangers.append(_stranger(line))", "pass", f"{SECRET} -k stranger"),
+    Bug("runtime/meeting.py", "if said := twice(present):", 'if said := "":', f"{SECRET} -k claim"),
+    Bug("runtime/meeting.py", 'room.compare_set("stopped", "", "claim")', "pass", "test_meeting.py -k late"),
+    Bug("secret.py", "OF_OTHERS = 0o027", "OF_OTHERS = 0o022", f"{SECRET} -k file"),
 ]  # fmt: skip
 
 
