@@ -120,6 +120,18 @@ def test_who_is_missing_is_named_by_all_who_are_there(meet, connect):
         assert str(roll._too_late()).startswith("rank 2 did not appear within 1 s. Start it with WORLD_SIZE 4")
 
 
+def test_two_who_answer_for_one_rank_are_both_named_to_all(meet, connect):
+    rolls = [RollCall(PrefixStore(meet.place, connect(rank)), rank, 2, ENOUGH, SECRET) for rank in (0, 1, 1)]
+    for pid, roll in enumerate(rolls, 1000):
+        roll.mine = replace(roll.mine, pid=pid)
+        enter(roll.store, roll.hall, roll.mine)
+    for _ in range(3):
+        gone = [roll._may_go() for roll in rolls]
+    assert all(gone) and {roll.verdict for roll in rolls} == {rolls[0].verdict}
+    assert rolls[0].verdict.startswith("rank 1 is claimed twice: by process 1001 on ")
+    assert "and by process 1002 on " in rolls[0].verdict
+
+
 def test_who_comes_late_to_a_rank_that_is_taken_names_both_and_stops_the_run(meet, connect):
     assert everybody_met(meet({0: 2, 1: 2}))
     late = RollCall(PrefixStore(meet.place, connect(1)), 1, 2, ENOUGH, SECRET)
