@@ -70,9 +70,9 @@ class Newton:
                 H, g = self._moments(x)
             else:
                 g = self._mean(self.problem.grad(self.problem.everywhere(x)))
-            aim = minimise(H, g, x, self.problem.reg)
             # Small problems solved on different machines differ by roundings; the mean of all is the same everywhere.
-            before, x = x, self._mean(self.problem.everywhere(self._towards(x, aim)))
+            aim = self._mean(self.problem.everywhere(minimise(H, g, x, self.problem.reg)))
+            before, x = x, self._towards(x, aim)
             now = off(k, x)
             found = k if now < GAIN * best else found
             best, where = min((best, where), (now, x), key=lambda pair: pair[0])
@@ -98,18 +98,20 @@ class Newton:
         """The best point on the way; x itself if none is better."""
         if self.problem.quadratic:
             return aim
-        points = x + torch.tensor((0.0, *LENGTHS), dtype=x.dtype).unsqueeze(-1) * (aim - x)
-        loss = self._values(points[:FIRST])
+        lengths = torch.tensor((0.0, *LENGTHS), dtype=x.dtype)
+        loss = self._values(x, aim, lengths[:FIRST])
         # A full step whose gain is lost in rounding is taken: there Newton's method knows better than values do.
         rounding = 10 * torch.finfo(loss.dtype).eps * loss[0].abs()
         if bool(loss[1] <= loss.min() + rounding):
-            return points[1]
-        return points[int(torch.cat((loss, self._values(points[FIRST:]))).argmin())]
+            return aim
+        best = int(torch.cat((loss, self._values(x, aim, lengths[FIRST:]))).argmin())
+        return self._mean(self.problem.everywhere(x + lengths[best] * (aim - x))) if best else x
 
-    def _values(self, points: Tensor) -> Tensor:
-        """f + r at each point, by one sum. Points differ between sites by roundings, and so does r there: it is averaged, too, so
-        that all decide alike."""
-        own = self.problem.value(self.problem.everywhere(points)) + self.problem.reg.value(points).unsqueeze(-1)
+    def _values(self, x: Point, aim: Point, lengths: Tensor) -> Tensor:
+        """f + r on the way from x to the aim, by one sum. r may be rounded differently at different sites: it is averaged, too,
+        so that all decide alike."""
+        points = x + lengths.unsqueeze(-1) * (aim - x)
+        own = self.problem.between(x, aim, lengths) + self.problem.reg.value(points).unsqueeze(-1)
         return self._mean(own.mT)
 
 

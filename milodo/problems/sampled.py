@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any, Self
@@ -205,10 +205,10 @@ class Sampled(Problem):
             return x
         x, unit, u = x.clone(), None, self.predict(self.everywhere(x))
         for _ in range(SETTLING):
-            v = self.loss_slope(u)
             if unit is None:  # slopes that cancel round like what they are made of; log odds need no unit
-                unit = self.mean(v.abs() + u.abs(), observer) if self.homogeneous else torch.ones_like(x[..., 0])
-            step = self.intercept_step(u, v, observer)
+                slopes = self.loss_slope(u).abs() + u.abs() if self.homogeneous else None
+                unit = torch.ones_like(x[..., 0]) if slopes is None else self.mean(slopes, observer)
+            step = self.settling(u, observer)
             step = torch.where(step.isfinite(), step, 0.0)
             before = x[..., -spares:].clone()
             x[..., -spares:] -= step
@@ -218,6 +218,14 @@ class Sampled(Problem):
             if float(observer.agreed(near.to(self.dtype))) > 0.5:  # norms may round differently in different processes
                 break
         return x
+
+    def settling(self, u: Tensor, observer: Observer) -> Tensor:
+        """Newton's step for the intercepts alone [*batch, intercepts], where u is predicted."""
+        return self.intercept_step(u, self.loss_slope(u), observer)
+
+    def between(self, x: Point, other: Point, lengths: Tensor) -> Tensor:
+        """f_i at x + t (other - x) for every t of the lengths [lengths, n], x and other being points that all nodes share."""
+        return self.value(self.everywhere(x + lengths.unsqueeze(-1) * (other - x)))
 
     def moved(self, u: Tensor, x: Point, step: Tensor) -> Tensor:
         """What is predicted at x, whose intercepts have just moved by -step from where u was."""
@@ -241,6 +249,14 @@ class Sampled(Problem):
 
         s <= 1 is the largest that makes the dual feasible; inf where v is NaN, None where only v = 0 would be.
         """
+
+        def smooth(s: Tensor) -> Tensor:
+            return self.mean(self.fenchel_gap(u, s.reshape(*s.shape, *[1] * (v.ndim - s.ndim)) * v), observer)
+
+        return self.gap(x, gradient, smooth)
+
+    def gap(self, x: Point, gradient: Point, smooth: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """The duality gap, where smooth(s) is its first sum."""
         reg = self.reg
         if isinstance(reg, Sparing):
             x, gradient, reg = x[..., : -reg.spares], gradient[..., : -reg.spares], reg.reg
@@ -248,9 +264,8 @@ class Sampled(Problem):
         if s is None:
             return None
         dual = -s.unsqueeze(-1) * gradient
-        smooth = self.mean(self.fenchel_gap(u, s.reshape(*s.shape, *[1] * (v.ndim - s.ndim)) * v), observer)
         rest = (reg.each(x) + reg.conjugate(dual) - dual * x).clamp(min=0).sum(-1)
-        return (smooth + rest).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        return (smooth(s) + rest).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def _tensor(name: str, data: Any) -> Tensor:

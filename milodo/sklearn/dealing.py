@@ -76,8 +76,6 @@ def deal(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, rows: Mapping
         array = np.asarray(array, dtype=np.float64)
         if not array.flags.writeable or min(array.strides, default=0) < 0:  # which torch does not look at
             array = array.copy()
-        # Rows that lie apart would be read past others in every pass.
-        apart = [isinstance(k, slice) and k.step not in (None, 1) for k in rows.values()]
-        return [torch.from_numpy(array[k].copy() if far else array[k]) for k, far in zip(rows.values(), apart, strict=True)]
+        return [torch.from_numpy(array[k]) for k in rows.values()]
 
     return Dealt(parts(X), parts(y), None if weights is None else parts(weights), list(rows))

@@ -13,9 +13,10 @@ from torch.nn.parameter import UninitializedTensorMixin
 from milodo.fit import Choice, Task, fit_model, fit_path, pooled_problem, scaling
 from milodo.fit.pooled import LOSSES, penalty, total_of
 from milodo.network import StackedNetwork, StackedObserver
-from milodo.problems import optimum, ragged
-from milodo.problems.ragged import Ragged, grouped
+from milodo.problems import optimum, rows
+from milodo.problems.ragged import Ragged
 from milodo.problems.regularizers import L1, ElasticNet, Sparing
+from milodo.problems.rows import grouped
 from milodo.problems.sampled import Sampled
 
 SIZES = (3, 57, 0, 5, 40, 1, 7, 38)
@@ -27,7 +28,7 @@ OBSERVER = StackedObserver()
 def small_blocks(monkeypatch):
     """So that few samples already are many: groups, nodes that are alone, and blocks that end in the middle of a node."""
     for name, value in (("BLOCK", 40), ("SPARE", 0), ("FEWEST", 8)):
-        monkeypatch.setattr(ragged, name, value)
+        monkeypatch.setattr(rows, name, value)
 
 
 def sites(loss, sizes=SIZES, columns=COLUMNS, seed=0):
@@ -181,7 +182,7 @@ def test_a_path_of_penalties_is_the_same_in_blocks(loss, monkeypatch):
 
     together = chosen()
     for name, value in (("BLOCK", 40), ("SPARE", 0), ("FEWEST", 8)):
-        monkeypatch.setattr(ragged, name, value)
+        monkeypatch.setattr(rows, name, value)
     blocks = chosen()
     assert blocks[0] == pytest.approx(together[0], rel=1e-6, abs=1e-7) and blocks[1] == pytest.approx(together[1], rel=1e-6)
     assert blocks[2] == together[2]
@@ -226,9 +227,9 @@ def test_small_nodes_lie_together_and_large_ones_are_not_copied(sizes):
     assert sorted(i for g in groups for i in g.nodes) == list(range(len(sizes)))
     assert [g.start for g in groups] == [0, *[g.stop for g in groups[:-1]]]
     assert all(g.size >= sizes[i] for g in groups for i in g.nodes)
-    assert all(len(g.nodes) == 1 for g in groups if g.large) and all(g.size * 21 <= ragged.BLOCK for g in groups if not g.large)
+    assert all(len(g.nodes) == 1 for g in groups if g.large) and all(g.size * 21 <= rows.BLOCK for g in groups if not g.large)
     assert len(groups) <= 25  # a pass takes as many steps, beside its blocks
-    assert groups[-1].stop * 21 <= ragged.ALIKE * sum(sizes) * 21 + ragged.SPARE
+    assert groups[-1].stop * 21 <= rows.ALIKE * sum(sizes) * 21 + rows.SPARE
 
 
 def test_sites_of_any_sizes_have_scikit_learns_answer():

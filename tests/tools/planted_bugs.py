@@ -41,7 +41,7 @@ DEG, LEARNED, SITES, SPEED = "laws/test_degraded_laws.py", "laws/test_learned_la
 SPECTRUM, CURVE, CONSENSUS = "laws/test_spectrum_laws.py", "laws/test_curve_laws.py", "laws/test_consensus_laws.py"
 SCHEDULES, PREDICTION = "laws/test_schedule_laws.py", "laws/test_prediction_laws.py"
 RESTARTS, RESUMED = "test_equations_restarts.py", "test_training_resumed.py"
-RAGGED = "laws/test_ragged_laws.py"
+RAGGED, PASSES = "laws/test_ragged_laws.py", "laws/test_pass_laws.py"
 SECRET = "test_secret.py"
 BUGS = [
     # the network's calculus, and what is counted
@@ -151,13 +151,20 @@ BUGS = [
     Bug("problems/sampled.py", "self.weights.sqrt().unsqueeze(-1) * self.A", "self.weights.unsqueeze(-1) * self.A", PROBLEM),
     Bug("problems/sampled.py", "A = weights[..., rows].sqrt().unsqueeze(-1)", "A = weights[..., rows].unsqueeze(-1)", PROBLEM),
     # sites of any sizes
-    Bug("problems/ragged.py", "filled <= spare", "filled >= 0", RAGGED),
-    Bug("problems/ragged.py", "A[k, : len(self.features[i])]", "A[k, -len(self.features[i]) :]", RAGGED),
-    Bug("problems/ragged.py", "last = min(first + step, group.size)", "last = min(first + step, group.size - 1)", RAGGED),
-    Bug("problems/ragged.py", "weights * (rows.length / self.samples)", "weights", RAGGED),
-    Bug("problems/ragged.py", 'vars(other).pop("_curved", None)', "pass", RAGGED),
-    Bug("problems/ragged.py", "if self._last is None or not torch.equal(self._last[0], features):", "if self._last is None:", RAGGED),
-    Bug("problems/ragged.py", "% g.size % 2 == 0", "% 2 == 0", RAGGED),
+    Bug("problems/rows.py", "filled <= spare", "filled >= 0", RAGGED),
+    Bug("problems/rows.py", "A[k, : len(self.features[i])]", "A[k, -len(self.features[i]) :]", RAGGED),
+    Bug("problems/rows.py", "(group, first, min(first + step, group.size))", "(group, first, min(first + step, group.size - 1))", RAGGED),
+    Bug("problems/in_blocks.py", "weights * (rows.length / self.samples)", "weights", RAGGED),
+    Bug("problems/in_blocks.py", 'vars(other).pop("_gram", None)', "pass", RAGGED),
+    Bug("problems/in_blocks.py", "other.origins = {}", "pass", RAGGED),
+    Bug("problems/ragged.py", "if torch.equal(seen.x, x)), None)", "if seen.x.shape == x.shape), None)", RAGGED),
+    Bug("problems/ragged.py", "found.grad = self._grad(seen) + step * found.bent", "found.grad = self._grad(seen)", PASSES),
+    Bug("problems/ragged.py", "grad = grad - t * bent", "grad = grad", RAGGED),
+    Bug("problems/ragged.py", "(1 - s) * s * t * slope", "s * t * slope", PASSES),
+    Bug("problems/moments.py", "if bool((far & (away.abs() > ROUNDING * centre.abs())).any()):", "if False:", PASSES),
+    Bug("problems/moments.py", "sums[:-1, :-1] - torch.outer(away, shift)", "sums[:-1, :-1]", PASSES),
+    Bug("problems/blocks.py", "torch.set_num_threads(threads)", "pass", PASSES),
+    Bug("problems/in_blocks.py", "% g.size % 2 == 0", "% 2 == 0", RAGGED),
     Bug("problems/reference.py", "self.distance / units.scale.amin(-1)", "self.distance / units.scale.amax(-1)", f"{UNITS} -k distance"),
     Bug("fit/saved.py", "(self.scores(X) > 0)", "(self.scores(X) >= 0)", PREDICTION),
     Bug("sklearn/classification.py", "(scores > 0)", "(scores >= 0)", PREDICTION),
