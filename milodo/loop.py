@@ -51,7 +51,8 @@ def check(algorithm: Algorithm, problem: Problem, net: Network, x0: NodeTensor |
 
 def advance(algorithm: Algorithm, state: Any, problem: Problem, net: Network, k: int) -> Any:
     """Iteration k: the method sees the problem and the network as they are then. Nobody else calls `step`."""
-    return algorithm.step(state, problem.at_step(k), net.at_step(k))
+    problem, net = problem.at_step(k), net.at_step(k)
+    return algorithm.in_step(algorithm.step(state, problem, net), problem, net)
 
 
 def iterate(

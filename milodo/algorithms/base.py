@@ -29,6 +29,8 @@ class Algorithm(ABC):
     """Whether it says the same amount in every step."""
     remembers: ClassVar[bool] = False
     """Whether its messages are differences from what was said before."""
+    alike: ClassVar[tuple[str, ...]] = ()
+    """Parts of its state [*batch, n, *] that are the very same at all nodes."""
     State: ClassVar[type[tuple[Any, ...]]]
     """A NamedTuple, the iterate x first."""
     longest: int | None = None
@@ -65,6 +67,11 @@ class Algorithm(ABC):
     @abstractmethod
     def step(self, state: Any, problem: Problem, net: Network) -> Any:
         """The next state."""
+
+    def in_step(self, state: Any, problem: Problem, net: Network) -> Any:
+        """The state after a step and its comparison with others: what nodes keep of each other's words must be the same at both
+        ends. Only methods that keep any have something to compare (network/replicas.py)."""
+        return state
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:

@@ -11,7 +11,8 @@ from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Fraction, Given, Space, StepSize
 from milodo.errors import InvalidInput
 from milodo.network import Dithered, Format, Network
-from milodo.network.memory import Memory
+from milodo.network.memory import Memory, replicas_of
+from milodo.network.replicas import compared
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -23,7 +24,11 @@ class State(NamedTuple):
     replicas: Any
     """h, as both ends of every link have it."""
     k: int
-    """Iterations so far: by them chance is drawn."""
+    """Iterations so far: by them chance is drawn, and replicas are compared."""
+    alarm: int
+    """What is known of replicas that differ (`Compared`)."""
+    good: NodeTensor
+    """x when they were last known not to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +82,21 @@ class ProxLEAD(Algorithm):
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         memory = Memory(self.codec(x0, net, 0), None)
         net.remembering(memory).lap(x0.detach())  # sends nothing: only to know where there are replicas
-        return State(x0, torch.zeros_like(x0), memory.replicas, 0)
+        return State(x0, torch.zeros_like(x0), memory.replicas, 0, 0, x0)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         z = state.x - self.eta * (problem.grad(state.x) + state.y)
         memory = Memory(self.codec(z, net, state.k), state.replicas, self.alpha)
         v = net.remembering(memory).lap(z)
         y = state.y + self.sigma / (2 * self.eta) * v
-        return State(problem.prox(z - self.sigma / 2 * v, self.eta), y, memory.replicas, state.k + 1)
+        x = problem.prox(z - self.sigma / 2 * v, self.eta)
+        return State(x, y, memory.replicas, state.k + 1, state.alarm, state.good)
+
+    @torch.no_grad()
+    def in_step(self, state: State, problem: Problem, net: Network) -> State:
+        now = compared(net, state.replicas, (), k=state.k, alarm=state.alarm)
+        x, y = (state.good, torch.zeros_like(state.y)) if now.anew else (state.x, state.y)
+        return State(x, y, replicas_of(now.slots), state.k, now.alarm, x if now.agreed else state.good)
 
     def codec(self, z: NodeTensor, net: Network, k: int) -> Format:
         """C of iteration k."""

@@ -13,7 +13,8 @@ from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Space
 from milodo.errors import InvalidInput
 from milodo.network import Format, Network
-from milodo.network.memory import Memory
+from milodo.network.memory import Memory, replicas_of
+from milodo.network.replicas import compared
 from milodo.problems import Problem
 from milodo.types import NodeTensor
 
@@ -24,6 +25,12 @@ class State(NamedTuple):
     """The method's own state."""
     replicas: Any
     """Of every exchange in an iteration, what both ends have of it (`Slot`)."""
+    k: int
+    """Iterations so far: by them replicas are compared."""
+    alarm: int
+    """What is known of replicas that differ (`Compared`)."""
+    good: NodeTensor
+    """x when they were last known not to."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +102,11 @@ class Remembering(Algorithm):
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         inner = self.method.init(x0, problem, net)
         with torch.no_grad():  # an iteration in which nothing is sent tells how many replicas there are
-            rehearsed = self._stepped(inner, problem, net, Memory(self.form, None))
-        return State(inner.x, inner, rehearsed.replicas)
+            rehearsed = self._stepped(State(inner.x, inner, None, 0, 0, inner.x), problem, net)
+        return State(inner.x, inner, rehearsed.replicas, 0, 0, inner.x)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        return self._stepped(state.inner, problem, net, Memory(self.form, state.replicas))
+        return self._stepped(state, problem, net)
 
     def hear(self, state: State, net: Network) -> tuple[Any, Any]:
         """Of a method that can talk before it has its gradient: what it hears, and the replicas after it."""
@@ -110,8 +117,22 @@ class Remembering(Algorithm):
     def move(self, state: State, heard: tuple[Any, Any], problem: Problem) -> State:
         assert isinstance(self.method, Ahead)
         inner = self.method.move(state.inner, heard[0], problem)
-        return State(inner.x, inner, heard[1])
+        return State(inner.x, inner, heard[1], state.k + 1, state.alarm, state.good)
 
-    def _stepped(self, inner: Any, problem: Problem, net: Network, memory: Memory) -> State:
-        inner = self.method.step(inner, problem, net.remembering(memory))
-        return State(inner.x, inner, memory.replicas)
+    @torch.no_grad()
+    def in_step(self, state: State, problem: Problem, net: Network) -> State:
+        """Replicas that were compared, when it was their turn. Where they differed beyond rounding the method begins anew: what
+        was added up meanwhile, duals for one, cannot be taken back."""
+        parts = {name: getattr(state.inner, name) for name in self.method.alike}
+        now = compared(net, state.replicas, list(parts.values()), k=state.k, alarm=state.alarm)
+        if now.anew:
+            inner = self.method.init(state.good, problem, net)
+        else:
+            inner = state.inner._replace(**dict(zip(parts, now.alike, strict=True)))
+        good = inner.x if now.agreed else state.good
+        return State(inner.x, inner, replicas_of(now.slots), state.k, now.alarm, good)
+
+    def _stepped(self, state: State, problem: Problem, net: Network) -> State:
+        memory = Memory(self.form, state.replicas)
+        inner = self.method.step(state.inner, problem, net.remembering(memory))
+        return State(inner.x, inner, memory.replicas, state.k + 1, state.alarm, state.good)

@@ -112,6 +112,7 @@ class SumsAPG(Algorithm):
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {}
     rounds: ClassVar[int | None] = None
+    alike: ClassVar[tuple[str, ...]] = ("x", "last", "e", "g", "t", "gamma", "L", "calm", "p")
     State = State
 
     @abstractmethod

@@ -70,6 +70,7 @@ class TreeNewton(Algorithm):
     space: ClassVar[Space] = {}
     needs: ClassVar[str] = "links that hold (a lost message breaks a sum), a spanning tree, and problems that know their Hessian"
     rounds: ClassVar[int | None] = None
+    alike: ClassVar[tuple[str, ...]] = ("x", "at", "g", "H", "delta", "L")
     steady: ClassVar[bool] = False
     State = State
 

@@ -1,12 +1,13 @@
 """Links between nodes: swap and its calculus, simulated or real, perfect or not; the observer."""
 
-from milodo.network.base import Network, degraded
+from milodo.network.base import Network
 from milodo.network.channels import Bits, Cast, Channel, Format, Levels, Outage, TopK
 from milodo.network.checked import CheckedNetwork
 from milodo.network.coded import Coded
 from milodo.network.distributed import DistributedNetwork, PeerLost, Peers, place
 from milodo.network.dithered import Dithered
 from milodo.network.formats import FORMATS, message_format
+from milodo.network.imperfect import degraded
 from milodo.network.observer import Observer, StackedObserver, TreeObserver
 from milodo.network.stacked import StackedNetwork
 from milodo.network.traffic import Traffic

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, whole
 from milodo.network.channels import Channel, Format, Outage
-from milodo.network.formats import message_format
 from milodo.network.levels import Levels
 from milodo.network.memory import Memory, Slot, beside, decoded, encoded, lengths, plus, size, sizes, understood, varies
 from milodo.network.routes import Route, Routes
@@ -229,16 +228,19 @@ class Network(Sums):
         own_words = self.spread(said) if by_node and not each else said
         return Exchanged(said, torch.where(alike, heard, own_words), alike if up is None else alike & up, each)
 
+    def working(self) -> Tensor | None:
+        if self.outage is None:
+            return self.open
+        drawn = self.outage.up(len(self.topology.edges), self.k, self.round).to(self.device)
+        self.round += 1
+        return drawn if self.open is None else drawn & self.open
+
     def _sent(self, x: Tensor, route: Route, exact: int) -> Exchanged:
         """The one way to send: shortened, counted, carried, and not heard where a link is down. One round.
 
         The last `exact` columns are numbers that must arrive as they are, whatever the format.
         """
-        up = self.open
-        if self.outage is not None:
-            working = self.outage.up(len(self.topology.edges), self.k, self.round).to(self.device)
-            up = working if up is None else working & up
-            self.round += 1
+        up = self.working()
         if self.memory is not None:
             return self._remembered(x, route, up, exact, self.memory)
         by_node, learns = route is self.routes.of_nodes, torch.is_grad_enabled() and x.requires_grad
@@ -265,7 +267,7 @@ class Network(Sums):
         if each:  # what one link carried another did not: a replica for each of them
             x, route = self.spread(x), self.routes.of_arcs
         d = x.shape[-1] - exact
-        slot = memory.recall(x, x.shape[-2], route.arrivals, d)
+        slot = memory.recall(x, x.shape[-2], route.arrivals, d, "nodes" if route is self.routes.of_nodes else "arcs")
         assert slot.heard is not None
         if memory.rehearsing:
             memory.keep(slot)
@@ -276,11 +278,11 @@ class Network(Sums):
         said, heard = plus(slot.said, said, d), plus(slot.heard, heard, d)
         new_said, new_heard = memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d])
         if up is None:
-            memory.keep(Slot(new_said, new_heard))
+            memory.keep(Slot(new_said, new_heard, slot.route))
             return Exchanged(said, heard, None, each)
         # Where nothing arrived both ends go on with what they had: their replicas stay equal.
         up = up[route.edges].unsqueeze(-1)
-        memory.keep(Slot(torch.where(up, new_said, slot.said), torch.where(up, new_heard, slot.heard)))
+        memory.keep(Slot(torch.where(up, new_said, slot.said), torch.where(up, new_heard, slot.heard), slot.route))
         return Exchanged(said, torch.where(up, heard, said), up, each)
 
     def _say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -373,17 +375,6 @@ def _weights(mixing: Uneven, routes: Routes, dtype: torch.dtype, device: torch.d
     arcs = routes.arcs
     a = mixing.over(arcs[:, 0], arcs[:, 1], mixing.w[routes.edge_of(arcs)])
     return torch.from_numpy(a).to(device, dtype).unsqueeze(-1)
-
-
-def degraded(
-    net: Network, *, outage: float = 0.0, messages: str = "full", schedule: str | Sequence[str] | None = None, seed: int = 0
-) -> Network:
-    """The network with links that fail, short messages and a graph that changes, as far as asked for."""
-    form = message_format(messages)
-    channels: list[Channel] = [*([Outage(outage, seed)] if outage else []), *([form] if form else [])]
-    if schedule is not None:
-        channels.append(made_schedule(schedule, net.topology, seed))
-    return net.through(*channels) if channels else net
 
 
 class _Swap(torch.autograd.Function):

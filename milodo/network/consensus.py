@@ -76,7 +76,11 @@ arrived for all but certain."""
 
 def maximum_rounds(net: Network) -> int:
     """As many as the graph is wide; where links fail as many more as it takes."""
-    hops = net.topology.reach
+    return patient(net, net.topology.reach)
+
+
+def patient(net: Network, hops: int) -> int:
+    """Rounds for so many hops; where links fail as many more as it takes."""
     return hops if net.outage is None or not hops else math.ceil((hops + 3 * math.sqrt(hops) + PATIENCE) / (1 - net.outage.p))
 
 

@@ -21,6 +21,8 @@ class Slot(NamedTuple):
     """What the other ends have of what we said so far, one row a row of the message."""
     heard: Tensor | None
     """What we have of what they said, one row an arrival. None where what comes is what goes on: a total on its way down."""
+    route: str = "nodes"
+    """Which way it takes: "nodes", "arcs", "up0" and so on (hops of the spanning tree), "total" or "flood"."""
 
 
 class Memory:
@@ -35,12 +37,14 @@ class Memory:
         self.form, self.rehearsing, self.alpha, self.new = form, slots is None, alpha, list[Slot]()
         self._old = list(slots or ())
 
-    def recall(self, like: Tensor, rows: int, arrivals: int | None, d: int) -> Slot:
-        """The next exchange's, of d coordinates a row."""
+    def recall(self, like: Tensor, rows: int, arrivals: int | None, d: int, route: str) -> Slot:
+        """The next exchange's, of d coordinates a row, along this route."""
         if not self.rehearsing:
             return self._old[len(self.new)]
         shapes = (None if count is None else (*like.shape[:-2], count, d) for count in (rows, arrivals))
-        return Slot(*(None if shape is None else like.new_zeros(shape) for shape in shapes))  # type: ignore[arg-type]
+        said, heard = (None if shape is None else like.new_zeros(shape) for shape in shapes)
+        assert said is not None
+        return Slot(said, heard, route)
 
     def keep(self, slot: Slot) -> None:
         self.new.append(slot)

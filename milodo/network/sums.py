@@ -49,6 +49,15 @@ class Sums(ABC):
     def _weigh(self, sizes: Tensor, route: Route, up: Tensor | None = None) -> None:
         """The bytes of messages that vary in length."""
 
+    @abstractmethod
+    def working(self) -> Tensor | None:
+        """Which undirected edges work in the next round [edges]; None for all of them."""
+
+    def as_it_is(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
+        """What arrives of a message that nothing shortens or remembers, over the edges that are up. One round."""
+        self._count(route, message, None, 0, up)
+        return self._carry(message, route, up)
+
     def _passed_on(self, message: Tensor, hop: Route, form: Format | None) -> Tensor:
         """What arrives of messages that go on as they came."""
         if varies(form):
@@ -101,13 +110,13 @@ class Sums(ABC):
         if memory is None:
             return x if self._rehearsing else _Total.apply(x, lambda x: _summed(self._told(x, form, exact), x))
         d = x.shape[-1] - exact
-        slot = memory.recall(x, x.shape[-2], self.topology.n, d)
+        slot = memory.recall(x, x.shape[-2], self.topology.n, d, "flood")
         assert slot.heard is not None
         if memory.rehearsing:
             memory.keep(slot)
             return torch.zeros_like(x)
         told = plus(slot.heard, self._told(beside(x[..., :d] - slot.said, x, d), form, exact), d)
-        memory.keep(Slot(told[..., self.nodes, :d], told[..., :d]))
+        memory.keep(slot._replace(said=told[..., self.nodes, :d], heard=told[..., :d]))
         return _summed(told, x)
 
     def _told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
@@ -123,22 +132,23 @@ class Sums(ABC):
     def _remembered_total(self, x: NodeTensor, exact: int, memory: Memory) -> NodeTensor:
         """A replica for each edge of the tree on the way up, and one for all of the total."""
         d = x.shape[-1] - exact
-        for hop in self.routes.up:
+        for number, hop in enumerate(self.routes.up):
             part = x.index_select(-2, hop.senders)
-            slot = memory.recall(x, part.shape[-2], hop.arrivals, d)
+            slot = memory.recall(x, part.shape[-2], hop.arrivals, d, f"up{number}")
             assert slot.heard is not None
             if not memory.rehearsing:
                 said, heard = self._say(beside(part[..., :d] - slot.said, part, d), hop, memory.form, exact)
                 said, heard = plus(slot.said, said, d), plus(slot.heard, heard, d)
                 x = x.index_add(-2, hop.receivers, heard)
-                slot = Slot(memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d]))
+                learned = memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d])
+                slot = Slot(*learned, slot.route)
             memory.keep(slot)
         if not self.routes.up:  # alone
             return x
-        slot = memory.recall(x, x.shape[-2], None, d)
+        slot = memory.recall(x, x.shape[-2], None, d, "total")
         if not memory.rehearsing:
             x = plus(slot.said, self._scatter(beside(x[..., :d] - slot.said, x, d), memory.form, exact), d)
-            slot = Slot(memory.learned(slot.said, x[..., :d]), None)
+            slot = slot._replace(said=memory.learned(slot.said, x[..., :d]))
         memory.keep(slot)
         return x
 

@@ -18,8 +18,8 @@ from milodo.files import atomic
 from milodo.network import Network
 from milodo.tree import leaves, rebuilt
 
-FORMAT = 2
-"""Of a snapshot, since states are trees and links are drawn by the iteration."""
+FORMAT = 3
+"""Of a snapshot, since states are trees, links are drawn by the iteration and replicas are compared."""
 
 
 class Snapshots:

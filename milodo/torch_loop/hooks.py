@@ -172,7 +172,8 @@ class Gossip:
         method, problem, state = self._reader.method(self.optimizer, self.k), Local(g), _placed(self._state, x)
         if _is_ahead(method):
             heard = self._hear(method, state, self.k) if self._heard is None else self._heard.result()
-            self._state = method.move(state, heard, problem)  # type: ignore[attr-defined]  # as it is ahead
+            moved = method.move(state, heard, problem)  # type: ignore[attr-defined]  # as it is ahead
+            self._state = method.in_step(moved, problem, self.net.at_step(self.k))
         else:
             self._state = advance(method, state, problem, self.net, self.k)
         self._flat.write(self._state.x)
