@@ -279,7 +279,9 @@ def _finite(came: Tensor, had: Tensor) -> tuple[Tensor, Tensor]:
     fine = came.isfinite().all(-1)
     bound = ROUNDING * torch.finfo(came.dtype).eps * came.abs().amax(-1)
     beyond = fine & ~((came - had).abs().amax(-1) <= bound)  # also where what we had is not a number
-    return torch.where(fine.unsqueeze(-1), came, had), beyond.reshape(-1, came.shape[-2]).any(0).to(torch.uint8)
+    return torch.where(fine.unsqueeze(-1), came, had), beyond.reshape(beyond.shape[:-1].numel(), came.shape[-2]).any(0).to(
+        torch.uint8
+    )
 
 
 def _differ(k: int, sender: int, receiver: int) -> None:

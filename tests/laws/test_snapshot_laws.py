@@ -10,11 +10,18 @@ from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED
 from milodo.loop import Stop, iterate, solve
-from milodo.network import StackedNetwork, degraded
+from milodo.network import StackedNetwork, degraded, replicas
 from milodo.problems import Lasso
 from milodo.runtime.snapshots import Snapshots, common, latest
 
 GRAPH = "ring(4)"
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    """Replicas are compared before and after the snapshot, and while it is taken."""
+    monkeypatch.setattr(replicas, "OF_SUMS", 8)
+    monkeypatch.setattr(replicas, "OF_LINKS", 1)
 
 
 @pytest.mark.parametrize("outage", [0.0, 0.3])
