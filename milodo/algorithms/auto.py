@@ -197,7 +197,9 @@ def choose(pay: str, facts: Facts, net: Network, d: int, link: Link | None = Non
     regret = [
         math.prod(_times(c.cost(pay), low) for c, low in zip(pair, least, strict=True)) for pair in zip(*cases, strict=True)
     ]
-    best, *others = (candidate for _, candidate in sorted(zip(regret, cases[0], strict=True), key=lambda pair: pair[0]))
+    # What is as good to rounding stays in order: all nodes must choose the same, though their machines round differently.
+    order = sorted(range(len(regret)), key=lambda k: float(f"{regret[k]:.9g}"))
+    best, *others = (cases[0][k] for k in order)
     return Chosen(pay, best, tuple(others))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Space
 from milodo.network import Network
+from milodo.network.sums import in_order
 from milodo.problems import Problem
 from milodo.types import NodeTensor
 
@@ -202,5 +203,5 @@ def curved(f_x: Tensor, f_e: Tensor, slope: Tensor) -> Tensor:
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """⟨a_i, b_i⟩ [*batch, n, 1]."""
-    return (a * b).sum(-1, keepdim=True)
+    """⟨a_i, b_i⟩ [*batch, n, 1]; nodes that hold the same vectors get the same number, however their machines add up."""
+    return in_order(a * b)

@@ -26,10 +26,17 @@ class Decided:
 
 def decide(losses: np.ndarray, rule: str, weights: np.ndarray | None = None) -> Decided:
     """From losses [penalties, folds], the penalties falling; folds count alike unless they have weights."""
-    mean = np.average(losses, axis=1, weights=weights)
-    error = losses.std(axis=1, ddof=1) / math.sqrt(losses.shape[1])
+    folds = np.ones(losses.shape[1]) if weights is None else weights
+    mean = _sums(losses * folds) / _sums(folds)
+    # Exact sums: every site decides by the same losses, and must not by how its machine adds them up.
+    error = np.sqrt(_sums(np.square(losses - (_sums(losses) / len(folds))[:, None])) / (len(folds) - 1) / len(folds))
     best = int(mean.argmin())
     return Decided(mean, error, best, best if rule == "min" else int(np.flatnonzero(mean <= mean[best] + error[best])[0]))
+
+
+def _sums(rows: np.ndarray) -> np.ndarray:
+    """Of each row [*, m], rounded once."""
+    return np.array([math.fsum(row) for row in rows.reshape(-1, rows.shape[-1]).tolist()]).reshape(rows.shape[:-1])
 
 
 @dataclass

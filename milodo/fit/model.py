@@ -28,6 +28,7 @@ from milodo.network import Network, Observer
 from milodo.network.consensus import maximum
 from milodo.network.formats import message_format
 from milodo.network.probe import probe, slowest
+from milodo.network.sums import in_order
 from milodo.problems.regularizers import Sparing, Zero
 from milodo.problems.sampled import Sampled
 from milodo.status import Status
@@ -158,11 +159,14 @@ def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool) -> tu
     mean, scale, target = scaled.mean[0], scaled.scale[0], scaled.target[0]
     w = x[: len(scale) * len(target)].unflatten(0, (len(scale), len(target))).mT / scale
     if len(target) > 1 and isinstance(problem.reg.reg if isinstance(problem.reg, Sparing) else problem.reg, Zero):
-        w = w - w.mean(0)
-    shift = (x[-len(target) :] + target * problem.translates if intercept else torch.zeros_like(target)) - w @ mean
+        w = w - (in_order(w.mT) / len(w)).mT
+    # Sums in one order: all sites end with the same model, to the bit.
+    shift = (x[-len(target) :] + target * problem.translates if intercept else torch.zeros_like(target)) - in_order(w * mean)[
+        :, 0
+    ]
     if len(target) == 1:
         return w[0], shift[0]
-    return w, shift - shift.mean() if intercept else shift
+    return w, shift - in_order(shift) / len(shift) if intercept else shift
 
 
 def _plain(values: Tensor) -> Any:

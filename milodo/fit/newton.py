@@ -76,7 +76,8 @@ class Newton:
             now = off(k, x)
             found = k if now < GAIN * best else found
             best, where = min((best, where), (now, x), key=lambda pair: pair[0])
-            if best <= tolerance or torch.equal(before, x) or k - found >= PATIENCE:
+            # What a fit begins at may differ between sites by rounding, and what they decide by must not.
+            if best <= tolerance or (k > 1 and torch.equal(before, x)) or k - found >= PATIENCE:
                 return where, best, k
         return where, best, MOST
 

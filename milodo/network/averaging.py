@@ -29,6 +29,8 @@ from milodo.types import NodeTensor
 
 ALIKE = 1e-9
 """Eigenvalues closer than this, relative to the largest, are one."""
+DIGITS = 12
+"""Behind the point, to which numbers are rounded that nodes decide by and find out each on its own machine."""
 PROBES = 4000
 """Points at which a polynomial is looked at where not all eigenvalues are known."""
 
@@ -49,15 +51,24 @@ class Averaging(ABC):
         """Vectors that all nodes together send."""
         return self.rounds * len(self.mixing.topology.arcs)
 
-    @property
-    @abstractmethod
+    @cached_property
     def contraction(self) -> float:
-        """θ: what one application leaves of disagreement, at most, in magnitude."""
+        """θ: what one application leaves of disagreement, at most, in magnitude. Rounded to DIGITS: nodes decide by it, and their
+        machines may find the spectrum to other last digits."""
+        return round(self._contraction, DIGITS)
+
+    @cached_property
+    def amplifies(self) -> float:
+        """How large errors of size one in every message can arrive in the result; rounded likewise."""
+        return round(self._amplifies, DIGITS)
 
     @property
     @abstractmethod
-    def amplifies(self) -> float:
-        """How large errors of size one in every message can arrive in the result."""
+    def _contraction(self) -> float: ...
+
+    @property
+    @abstractmethod
+    def _amplifies(self) -> float: ...
 
     @abstractmethod
     def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
@@ -84,11 +95,11 @@ class Round(Averaging):
         return 1
 
     @property
-    def contraction(self) -> float:
+    def _contraction(self) -> float:
         return self.mixing.contraction
 
     @property
-    def amplifies(self) -> float:
+    def _amplifies(self) -> float:
         return self.mixing.high
 
     def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
@@ -117,13 +128,13 @@ class FastMix(Averaging):
         root = math.sqrt(1 - self.mixing.contraction**2)
         return (1 - root) / (1 + root)
 
-    @cached_property
-    def contraction(self) -> float:
+    @property
+    def _contraction(self) -> float:
         between = 1.0 if self.mixing.topology.n <= DENSE else math.cos(math.pi * self.K / 2 / PROBES)  # `Mixing.probes`
         return float(np.abs(self._response).max(initial=0.0)) / between
 
-    @cached_property
-    def amplifies(self) -> float:
+    @property
+    def _amplifies(self) -> float:
         # An error in round k is mixed by the rounds after it.
         gains = [np.abs((1 + self.momentum) * self._spectrum * U).max(initial=0.0) for U in self._impulses]
         return float(sum(gains))
@@ -175,8 +186,8 @@ class Polynomial(Averaging):
     def rounds(self) -> int:
         return self.K
 
-    @cached_property
-    def contraction(self) -> float:
+    @property
+    def _contraction(self) -> float:
         values = self.values(self._spectrum)
         largest = float(np.abs(values).max(initial=0.0))
         return 0.0 if largest < ALIKE else largest
@@ -187,8 +198,8 @@ class Polynomial(Averaging):
             return np.zeros_like(eigenvalues)
         return np.polynomial.chebyshev.chebval(1 - 2 * eigenvalues / self.mixing.high, self.coefficients)
 
-    @cached_property
-    def amplifies(self) -> float:
+    @property
+    def _amplifies(self) -> float:
         # An error in what is sent in round k is M times it, and goes through what comes after like a polynomial of degree K - k.
         high = self.mixing.high
         if high == 0:
@@ -237,8 +248,8 @@ class Chebyshev(Polynomial):
 
         return tuple(np.polynomial.chebyshev.chebinterpolate(A, self.K).tolist())  # type: ignore[arg-type]  # takes arrays
 
-    @cached_property
-    def contraction(self) -> float:
+    @property
+    def _contraction(self) -> float:
         low, high = self.mixing.low, self.mixing.high
         return 0.0 if high - low <= ALIKE * high else 2 * self._q / (1 + self._q)
 
@@ -259,10 +270,10 @@ class Fitted(Polynomial):
     def coefficients(self) -> tuple[float, ...]:
         return _fitted(self.mixing, self.K)
 
-    @cached_property
-    def contraction(self) -> float:
+    @property
+    def _contraction(self) -> float:
         known = self.mixing.topology.n <= DENSE
-        return super().contraction if known else Chebyshev(self.mixing, self.K).contraction
+        return super()._contraction if known else Chebyshev(self.mixing, self.K).contraction
 
 
 @lru_cache(maxsize=256)
@@ -322,11 +333,11 @@ class TreeSum(Averaging):
         return 2 * (self.mixing.topology.n - 1)
 
     @property
-    def contraction(self) -> float:
+    def _contraction(self) -> float:
         return 0.0
 
     @property
-    def amplifies(self) -> float:
+    def _amplifies(self) -> float:
         """Errors on the way up are added up and divided by n, that of the total comes on top; no node's own is in its mean."""
         return 2.0
 

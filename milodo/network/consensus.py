@@ -16,6 +16,8 @@ ROUNDING = 1e-17
 """By how much disagreement shrinks in `average`: to rounding."""
 
 
+DIGITS = 9
+"""Behind the point, to which two numbers have to differ to be taken for different."""
 GROWTH = 10.0
 """By how much rounding may grow on the way of an exact average."""
 
@@ -29,7 +31,8 @@ def exact_steps(net: Network) -> list[float] | None:
     order, product, largest = list[float](), np.ones(len(left)), 1.0
     values = np.array(left)
     while left:
-        best = max(left, key=lambda value: (product[values == value].item(), value))  # what is largest is removed next
+        # What is largest is removed next; of those that differ by rounding the largest value, on every machine alike.
+        best = max(left, key=lambda value: (round(product[values == value].item(), DIGITS), value))
         left.remove(best)
         order.append(best)
         product = np.abs(product * (1 - values / best))

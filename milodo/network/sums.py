@@ -168,6 +168,15 @@ class Sums(ABC):
         return message if form is None or not self.routes.down else decoded(form, message, x.shape[-1], exact, x)
 
 
+def in_order(x: Tensor) -> Tensor:
+    """Σ over the last axis, [*, 1], by additions in an order that depends on its length alone: rounded alike on every machine,
+    where torch adds up in an order that depends on the processor and on the number of threads."""
+    while (d := x.shape[-1]) > 1:
+        pairs = x[..., : d // 2] + x[..., d // 2 : d // 2 * 2]
+        x = pairs if d % 2 == 0 else torch.cat((pairs, x[..., -1:]), dim=-1)
+    return x
+
+
 def _summed(told: Tensor, like: NodeTensor) -> NodeTensor:
     """Row after row, so that every process rounds alike; at each of its nodes."""
     first, *others = told.unbind(-2)

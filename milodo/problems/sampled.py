@@ -212,11 +212,14 @@ class Sampled(Problem):
             step = torch.where(step.isfinite(), step, 0.0)
             before = x[..., -spares:].clone()
             x[..., -spares:] -= step
-            u = self.moved(u, x, step)
             size = torch.maximum(before.norm(dim=-1), x[..., -spares:].norm(dim=-1)).maximum(unit)
             near = (step.norm(dim=-1) <= ROUNDING * size).all()
-            if float(observer.agreed(near.to(self.dtype))) > 0.5:  # norms may round differently in different processes
+            # Steps and norms may round differently in different processes: one answer for all, and one word to end.
+            told = observer.agreed(torch.cat((x[..., -spares:].flatten(), near.to(self.dtype).reshape(1))))
+            x[..., -spares:] = told[:-1].view_as(before)
+            if float(told[-1]) > 0.5:
                 break
+            u = self.moved(u, x, step)
         return x
 
     def settling(self, u: Tensor, observer: Observer) -> Tensor:
