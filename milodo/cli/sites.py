@@ -146,6 +146,7 @@ def node(
 
     Start one on every machine, with torchrun (docs/decentralised.md) or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set:
     torchrun --nnodes 3 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m milodo node --data x.csv --secret KEY
+
     Between machines all need the same secret: `milodo secret KEY` makes one; copy it to all of them.
     """
     if resume and snapshot_every is None:
