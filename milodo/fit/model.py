@@ -19,6 +19,7 @@ from milodo.fit.audit import refuse_faulty
 from milodo.fit.newton import Newton
 from milodo.fit.pooled import Scaling, penalty, pooled_problem, scaling, total_of
 from milodo.fit.scales import OddScale, odd_scales
+from milodo.fit.separation import separated
 from milodo.fit.task import Fit, Task
 from milodo.judge import Judge
 from milodo.learned.checkpoint import load_optimizer
@@ -74,14 +75,16 @@ class Known:
 @torch.no_grad()
 def fit_model(
     features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, net: Network, observer: Observer,
-    *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, weights: Sequence[Tensor] | None = None,
+    *, columns: tuple[str, ...], classes: tuple[str, str] | None = None, labels: Sequence[str] = (),
+    weights: Sequence[Tensor] | None = None,
     keeper: Keeper | None = None, names: Sequence[str] = (), caution: Callable[[str], None] | None = None,
     progress: Callable[[int, float], None] | None = None, announce: Callable[[Plan], None] | None = None,
     known: Known | None = None,
 ) -> Fit:  # fmt: skip
     """The model of all sites' samples, from features [N, d] and targets [N] of the nodes held here; of two classes the targets
     are 0 and 1, and of k classes [N, k], 1 at the class of a sample. `weights` [N] say how much each sample counts. What is known
-    need not be told again. `names` are those of all sites, and `caution` is told at once what may be wrong with the data."""
+    need not be told again. `names` are those of all sites and `labels` those of classes; `caution` is told at once what may be
+    wrong with the data."""
     begun = time.perf_counter()
     if task.loss == "softmax" and targets[0].ndim != 2:
         raise InvalidInput(
@@ -136,6 +139,11 @@ def fit_model(
         refuse_faulty(problem, first, answer, net, observer)
     off = off_by(problem, problem.everywhere(answer), observer, units)
     w, shift = in_units(answer, problem, scaled, task.intercept)
+    facts: dict[str, Any] = {"unit": float(units.value), "tolerance": task.tolerance, "n": net.topology.n}
+    if (apart := separated(problem, answer, observer, **facts)) is not None:
+        cautions.append(apart.sentence(columns, classes or labels, _plain(w)))
+        if caution:
+            caution(cautions[-1])
     sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
     return Fit(
         columns=columns, coefficients=_plain(w), intercept=_plain(shift),

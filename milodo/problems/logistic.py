@@ -42,8 +42,8 @@ class LogisticRegression(LinearModel):
     def constant(self, mean: Tensor) -> Tensor:
         return torch.logit(mean)
 
-    def falling(self, u: Tensor) -> Tensor:
-        return (2 * self.b - 1) * u > 0
+    def margin(self, u: Tensor) -> Tensor:
+        return (2 * self.b - 1) * u
 
     def fenchel_gap(self, u: Tensor, v: Tensor) -> Tensor:
         # ℓ*(v) is the negative entropy of q = v + b, so the gap is the Kullback-Leibler divergence of q from σ(u).

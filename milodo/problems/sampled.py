@@ -106,7 +106,11 @@ class Sampled(Problem):
 
     def falling(self, u: Tensor) -> Tensor:
         """Which samples have a loss that falls for ever along t u, t → ∞ [*batch, n, N]."""
-        return torch.zeros(u.shape[: u.ndim - self.outputs], dtype=torch.bool, device=u.device)
+        return self.margin(u) > 0
+
+    def margin(self, u: Tensor) -> Tensor:
+        """By how much u is on the side of a sample's own class [*batch, n, N]; 0 where there are no classes."""
+        return torch.zeros(u.shape[: u.ndim - self.outputs], dtype=u.dtype, device=u.device)
 
     @abstractmethod
     def fenchel_gap(self, u: Tensor, v: Tensor) -> Tensor:

@@ -73,9 +73,8 @@ class Softmax(Sampled):
         log = mean.log()
         return log - log.mean(-1, keepdim=True)
 
-    def falling(self, u: Tensor) -> Tensor:
-        others = torch.where(self.b == 1, -torch.inf, u).amax(-1)
-        return (self.b * u).sum(-1) > others
+    def margin(self, u: Tensor) -> Tensor:
+        return (self.b * u).sum(-1) - torch.where(self.b == 1, -torch.inf, u).amax(-1)
 
     def fenchel_gap(self, u: Tensor, v: Tensor) -> Tensor:
         # ℓ*(v) is the negative entropy of q = v + b, so the gap is the Kullback-Leibler divergence of q from softmax(u).

@@ -82,8 +82,13 @@ class Decentralized(BaseEstimator):
         l1, l2 = self._penalties(data.weight)
         task = self._task(l1, l2)
         net = StackedNetwork(task.topology(len(data.features)), task.weights)
-        also: dict[str, Any] = {"columns": self._columns, "names": data.called, "weights": data.weights}
+        also: dict[str, Any] = {"columns": self._columns, "names": data.called, "labels": self._labels, "weights": data.weights}
         return fit_model(data.features, data.targets, task, net, StackedObserver(), **also)
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        """Of the classes, if there are any."""
+        return ()
 
     @property
     def _columns(self) -> tuple[str, ...]:

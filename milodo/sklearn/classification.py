@@ -24,6 +24,10 @@ class OfClasses(Decentralized):
     def _loss(self) -> str:
         return "logistic" if len(self.classes_) == 2 else "softmax"
 
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(map(str, getattr(self, "classes_", ())))
+
     def _fit_classes(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> Self:
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)

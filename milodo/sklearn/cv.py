@@ -88,7 +88,7 @@ class Chooses(Decentralized):
         net = StackedNetwork(task.topology(len(data.features)), task.weights)
         fit, self.path_ = fit_path(
             data.features, data.targets, task, choice, net, StackedObserver(), columns=self._columns, weights=data.weights,
-            dealt=data.folds, names=data.called,
+            dealt=data.folds, names=data.called, labels=self._labels,
         )  # fmt: skip
         return fit
 
