@@ -23,8 +23,8 @@ from milodo.problems.sampled import Sampled
 from milodo.types import Point
 
 LEAST, MOST_CERTAIN = 5.0, 12.0
-"""Log odds from which on a sample is certain, half of what the tolerance allows, lie between these; without such a sample there is
-nothing to look for."""
+"""Log odds from which on a sample is certain, half of what the tolerance allows, lie between these; without such a sample there
+is nothing to look for."""
 NEGLIGIBLE = 1e-4
 """Of the objective without features: a penalty that adds less decides nothing but how far coefficients grow."""
 VANISHED = (1e-12, 1e-9, 1e-6)
