@@ -81,7 +81,8 @@ class Held:
 
 def alone(held: Held, path: PenaltyPath, tolerances: Sequence[float]) -> int:
     """Bytes of the model of all samples along the path, without folds."""
-    net, observer, task = held.net(), StackedObserver(), held.task
+    net, task = held.net(), held.task
+    observer = StackedObserver(net)
     total = total_of(net, reliable=True)
     scaled = scaling(held.features, held.targets, total, centre=True)
     first = penalty(path.penalties[0], scaled.scale[0])
@@ -90,6 +91,7 @@ def alone(held: Held, path: PenaltyPath, tolerances: Sequence[float]) -> int:
     total(problem.grad(problem.everywhere(x)))  # whose largest entry is the largest penalty
     walk: Walk
     one = problem.reweighed(problem.weigh(torch.ones_like(problem.b)).unsqueeze(0))
+    one.column = problem.column
     if plan.algorithm is None and problem.quadratic:
         walk = Moments(problem, None, None, x, total, SITES)
     elif plan.algorithm is None:
@@ -98,7 +100,7 @@ def alone(held: Held, path: PenaltyPath, tolerances: Sequence[float]) -> int:
         walk = Iterated(one, plan.algorithm, x, net, observer, steps=task.iterations, every=max(1, plan.every // 3))
     for l1, tolerance in zip(path.penalties, tolerances, strict=True):
         walk.to(Sparing(penalty(l1, scaled.scale[0])), tolerance)
-    return net.traffic.bytes
+    return net.traffic.bytes + net.checks.bytes
 
 
 def same_choice(held: Held, path: PenaltyPath) -> bool:
@@ -110,7 +112,8 @@ def same_choice(held: Held, path: PenaltyPath) -> bool:
         alpha = truth.fit(torch.cat(list(held.features)).numpy(), torch.cat(list(held.targets)).numpy()).alpha_
         return bool(np.isclose(alpha, path.penalty))
     choice = Choice(alphas=tuple(path.penalties), tolerance=1e-6)
-    _, exact = fit_path(held.features, held.targets, held.task, choice, held.net(), StackedObserver(), columns=held.columns)
+    net = held.net()
+    _, exact = fit_path(held.features, held.targets, held.task, choice, net, StackedObserver(net), columns=held.columns)
     return exact.chosen == path.chosen
 
 
@@ -123,10 +126,10 @@ def main(quick: bool) -> None:
         begun, parts = time.perf_counter(), np.array_split(np.arange(len(y)), SITES)
         features, targets = [torch.from_numpy(X[p]) for p in parts], [torch.from_numpy(y[p]) for p in parts]
         held = Held(features, targets, Task(target="y", loss=loss))
-        observer = StackedObserver()
-        fit, path = fit_path(features, targets, held.task, Choice(), held.net(), observer, columns=held.columns)
+        net, other = held.net(), held.net()
+        fit, path = fit_path(features, targets, held.task, Choice(), net, StackedObserver(net), columns=held.columns)
         task = replace(held.task, l1=path.penalty)
-        one = fit_model(features, targets, task, held.net(), observer, columns=held.columns)
+        one = fit_model(features, targets, task, other, StackedObserver(other), columns=held.columns)
         ratio = alone(held, path, path.tolerances) / one.bytes
         strict = "" if quick else f"{alone(held, path, [task.tolerance] * len(path.penalties)) / one.bytes:.1f}"
         right = "" if quick else "yes" if same_choice(held, path) else "NO"

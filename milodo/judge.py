@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from milodo.metrics import Units, judged_point, off_by
+from milodo.metrics import judged_point
 from milodo.network import Observer
 from milodo.problems import Problem
 from milodo.status import Status
@@ -36,13 +36,13 @@ class Judge:
         tolerance: float | None = None,
         x0: NodeTensor | None = None,
         growth: float = GROWTH,
-        units: Units | None = None,
+        limit: Tensor | None = None,
     ) -> None:
+        """`limit` is the loss above which a run has diverged, where that is known already."""
         self.problem, self.observer, self.growth = problem, observer, growth
         self.steps, self.seconds, self.gap, self.optimum, self.tolerance = steps, seconds, gap, optimum, tolerance
-        self.limit = self._limit(problem.start() if x0 is None else x0)
+        self.limit = self._limit(problem.start() if x0 is None else x0) if limit is None else limit
         self.ended = [Status.RUNNING] * math.prod(problem.batch)
-        self._units = units
 
     def _limit(self, x0: NodeTensor) -> Tensor:
         """A loss above this counts as divergence: GROWTH times that of the first iterate or of the problem's start.
@@ -64,14 +64,6 @@ class Judge:
     def diverged(self, loss: Tensor) -> Tensor:
         """Which of these losses are no longer finite, or have grown a million times."""
         return ~torch.isfinite(loss) | (loss > self.limit)
-
-    def off(self, x: NodeTensor) -> float:
-        """How far from optimal in the problem's own units, the worst instance (`off_by`); NaN where it has none."""
-        if self.tolerance is None and not self.problem.knows_lipschitz:
-            return math.nan
-        self._units = self._units or Units.of(self.problem, self.observer)
-        worst = off_by(self.problem, x, self.observer, self._units).worst.max()
-        return float(self.observer.agreed(worst))
 
     def __call__(self, k: int, loss: Tensor, seconds: float, off: float = math.nan) -> Status:
         """Looks at a run after k iterations; `ended` then says of each instance how it ended, if it has. All agreed upon."""

@@ -8,7 +8,7 @@ import torch
 
 from milodo.network import Observer
 from milodo.problems import Problem
-from milodo.types import NodeTensor, Point
+from milodo.types import NodeScalar, NodeTensor, Point
 
 
 def mean_point(x: NodeTensor, observer: Observer) -> Point:
@@ -57,13 +57,19 @@ class Units:
     """The mean of the Lipschitz constants of ∇f_i."""
 
     @classmethod
-    def of(cls, problem: Problem, observer: Observer) -> Units:
-        start = problem.start()
-        at_start = problem.objective(start[..., 0, :], observer).abs()
+    def of(cls, problem: Problem, observer: Observer, empty: Point | None = None) -> Units:
+        """By one sum of four numbers a node, where the empty model is known (`Problem.empty` finds it by others)."""
+        start, empty = problem.start(), problem.empty(observer) if empty is None else empty
+        own = [losses(problem, start), losses(problem, problem.everywhere(empty)), problem.grad(start).norm(dim=-1)]
+        sums = observer.mean(torch.stack((*own, problem.lipschitz().expand_as(own[0])), dim=-1), dim=-2)
+        at_start, value, gradient, L = sums.unbind(-1)
         # What an intercept explains to rounding (targets that are all the same) leaves no unit: rounding is one then.
-        value = problem.objective(problem.empty(observer), observer).abs().maximum(torch.finfo(problem.dtype).eps * at_start)
-        gradient = observer.mean(problem.grad(start).norm(dim=-1), dim=-1)
-        return cls(value, gradient, observer.mean(problem.lipschitz(), dim=-1))
+        return cls(value.abs().maximum(torch.finfo(problem.dtype).eps * at_start.abs()), gradient, L)
+
+
+def losses(problem: Problem, x: NodeTensor) -> NodeScalar:
+    """f_i(x_i) + r(x_i) of every node, r at the nearest point where it is finite."""
+    return problem.value(x) + problem.reg.value(problem.reg.inside(x))
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,12 @@ def off_by(problem: Problem, x: NodeTensor, observer: Observer, units: Units) ->
     size = torch.maximum(x_mean.norm(dim=-1), units.gradient / units.L)
     gap = problem.certificate(x_mean, observer)
     return Off(
-        _ratio(gap, units.value) if gap is not None else torch.full_like(size, torch.nan),
-        _ratio(residual(problem, x_mean, observer) / units.L, size),
-        _ratio(consensus_error(x, observer), size),
+        ratio(gap, units.value) if gap is not None else torch.full_like(size, torch.nan),
+        ratio(residual(problem, x_mean, observer) / units.L, size),
+        ratio(consensus_error(x, observer), size),
     )
 
 
-def _ratio(a: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+def ratio(a: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
     """a / unit; where there is no unit, 0 if there is nothing to measure either."""
     return torch.where(a == 0, 0.0, a / unit)

@@ -28,6 +28,7 @@ LEVELS = (
     {"network"},
     {"problems"},
     {"metrics"},
+    {"checks"},
     {"judge"},
     {"algorithms"},
     {"learned"},

@@ -30,7 +30,8 @@ class Algorithm(ABC):
     remembers: ClassVar[bool] = False
     """Whether its messages are differences from what was said before."""
     alike: ClassVar[tuple[str, ...]] = ()
-    """Parts of its state [*batch, n, *] that are the very same at all nodes."""
+    """Parts of its state [*batch, n, *], x among them, that are the same at all nodes, to the bit, if they begin with the same;
+    then there is nothing to average."""
     State: ClassVar[type[tuple[Any, ...]]]
     """A NamedTuple, the iterate x first."""
     longest: int | None = None
@@ -72,6 +73,10 @@ class Algorithm(ABC):
         """The state after a step and its comparison with others: what nodes keep of each other's words must be the same at both
         ends. Only methods that keep any have something to compare (network/replicas.py)."""
         return state
+
+    def known(self, state: Any) -> tuple[NodeTensor, NodeTensor] | None:
+        """A point and ∇f there as far as messages told it, both the same at every node; None where no node knows such."""
+        return None
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:

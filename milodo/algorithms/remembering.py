@@ -67,6 +67,10 @@ class Remembering(Algorithm):
         return self.method.exact
 
     @property
+    def alike(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.method.alike
+
+    @property
     def space(self) -> Space:  # type: ignore[override]
         return self.method.space
 
@@ -107,6 +111,9 @@ class Remembering(Algorithm):
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         return self._stepped(state, problem, net)
+
+    def known(self, state: State) -> tuple[NodeTensor, NodeTensor] | None:
+        return self.method.known(state.inner)
 
     def hear(self, state: State, net: Network) -> tuple[Any, Any]:
         """Of a method that can talk before it has its gradient: what it hears, and the replicas after it."""

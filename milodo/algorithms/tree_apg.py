@@ -135,6 +135,9 @@ class SumsAPG(Algorithm):
         paces = torch.ones_like(x0 if self.source.each else zero), self.source.start(x0)
         return State(x0, x0, problem.look(x0), x0, nothing, nothing, zero, zero + 1, zero, zero, zero + APART, *paces)
 
+    def known(self, state: State) -> tuple[NodeTensor, NodeTensor]:
+        return state.e, state.g
+
     def step(self, state: State, problem: Problem, net: Network) -> State:
         x, last, first = state.x, state.last, state.gamma == 0
         moved = x - state.e

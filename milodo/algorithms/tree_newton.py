@@ -89,6 +89,9 @@ class TreeNewton(Algorithm):
         nothing, zero = torch.zeros_like(x0), torch.zeros_like(x0[..., :1])
         return State(x0, x0, nothing, nothing, zero, x0.new_zeros(*x0.shape[:-1], half(x0.shape[-1])), zero, zero, 0)
 
+    def known(self, state: State) -> tuple[NodeTensor, NodeTensor]:
+        return state.at, state.g
+
     def step(self, state: State, problem: Problem, net: Network) -> State:
         x, n, d = state.x, net.topology.n, state.x.shape[-1]
         seen = problem.look(x)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from milodo.fit import Fit, PenaltyPath
     from milodo.fit.task import SiteFacts
     from milodo.learned.checkpoint import Card
+    from milodo.network import Ledger
 
 
 def race_tables(folder: Path) -> list[Table]:
@@ -169,8 +170,17 @@ def path_table(path: PenaltyPath) -> Table:
             style="bold" if p == path.chosen else None,
         )  # fmt: skip
     rule = "least mean loss" if path.rule == "min" else "largest within one standard error of the least"
-    table.caption = f"chosen: {path.penalty:.6g}, the {rule}; the path took {amount(path.bytes)} in {path.rounds:,} rounds"
+    spent = f"{amount(path.bytes)}{_parts(path.traffic, 'bytes')} in {path.rounds:,} rounds"
+    table.caption = f"chosen: {path.penalty:.6g}, the {rule}; the path took {spent}"
     return table
+
+
+def _parts(traffic: Ledger, of: str) -> str:
+    """Of rounds or bytes, what they were for; nothing where that is not known."""
+    if not traffic.rounds:
+        return ""
+    said = amount if of == "bytes" else "{:,}".format
+    return f" ({', '.join(f'{name} {said(getattr(part, of))}' for name, part in traffic.parts.items())})"
 
 
 def sites_table(sites: Sequence[SiteFacts]) -> Table:
@@ -214,8 +224,8 @@ def fit_tables(fit: Fit) -> list[Table]:
         ("optimality residual", f"{fit.residual:.1e}, relative"),
         ("consensus error", f"{fit.consensus:.1e}, relative"),
         ("iterations", f"{fit.iterations:,}"),
-        ("rounds", f"{fit.rounds:,}"),
-        ("bytes sent by all sites", amount(fit.bytes)),
+        ("rounds", f"{fit.rounds:,}{_parts(fit.traffic, 'rounds')}"),
+        ("bytes sent by all sites", f"{amount(fit.bytes)}{_parts(fit.traffic, 'bytes')}"),
         ("seconds", f"{fit.seconds:.1f}"),
     ):
         facts.add_row(name, value)

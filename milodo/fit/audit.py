@@ -27,8 +27,10 @@ ROUNDING = 1e-7
 
 @torch.no_grad()
 def refuse_faulty(problem: Sampled, first: Point, answer: Point, net: Network, observer: Observer) -> None:
-    """All processes end with FaultyNode if one of them finds that its own sums contradict each other."""
-    own = torch.full((net.n, 1), float(contradicts(problem, first, answer)), dtype=torch.float64)
+    """All processes end with FaultyNode if one of them finds that its own sums contradict each other. Nodes of a simulation share
+    one process, and send what real ones would."""
+    wrong = net.real and contradicts(problem, first, answer)
+    own = torch.full((net.n, 1), float(wrong), dtype=torch.float64)
     count = observer.mean(own, dim=-2) * net.topology.n
     if float(count) == 0:
         return

@@ -13,19 +13,19 @@ from torch import Tensor
 
 from milodo.algorithms import METHODS, AcceleratedED, Algorithm, Remembering, TreeAPG
 from milodo.algorithms.auto import Chosen, Facts, Link, choose, learn
+from milodo.checks import Checks, Look
 from milodo.errors import InvalidInput, unknown
-from milodo.fit import newton
+from milodo.fit import costs, newton
 from milodo.fit.audit import refuse_faulty
 from milodo.fit.newton import Newton
 from milodo.fit.pooled import Scaling, penalty, pooled_problem, scaling, total_of
 from milodo.fit.scales import OddScale, odd_scales
 from milodo.fit.separation import separated
 from milodo.fit.task import Fit, Task
-from milodo.judge import Judge
 from milodo.learned.checkpoint import load_optimizer
 from milodo.loop import Keeper, Stop, solve
-from milodo.metrics import Units, mean_point, off_by
-from milodo.network import Network, Observer
+from milodo.metrics import Units, mean_point
+from milodo.network import Ledger, Network, Observer, Spent, Traffic
 from milodo.network.consensus import maximum
 from milodo.network.formats import message_format
 from milodo.network.probe import probe, slowest
@@ -38,10 +38,8 @@ from milodo.words import amount, brief
 
 LARGEST = 1 << 30
 """Bytes of moments that are still summed: a site holds a matrix of twice that."""
-NEWTON = 10
-"""Iterations of Newton's method that are expected."""
 LOOKS = {"curvatures": 1, "sums": 10, "gossip": 20}
-"""Iterations between two looks at the stopping rule, which costs about what an iteration does."""
+"""Iterations between two looks at the stopping rule, at least."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,8 @@ class Known:
     plan: Plan
     x: Point
     """Where to begin: the minimum, more or less."""
+    setup: Traffic
+    """What the sites sent before the first penalty."""
     curvature: Tensor | None = None
     """H̄, where it is the same everywhere."""
     odd: tuple[OddScale, ...] = ()
@@ -108,54 +108,73 @@ def fit_model(
     plan = known.plan if known else plan_for(task, problem, net)
     if announce:
         announce(plan)
-    x = problem.everywhere(known.x).clone() if known else start_of(problem, scaled)
+    setup = known.setup if known else net.traffic.snapshot()
+    empty = start_of(problem, scaled)
+    x = problem.everywhere(known.x).clone() if known else empty
     first = x[0]
-    units, done, status = Units.of(problem, observer), 0, Status.RUNNING
-    judge = Judge(problem, observer, steps=task.iterations, tolerance=task.tolerance, units=units)
+    units, done, status = Units.of(problem, observer, empty[0]), 0, Status.RUNNING
     free = task.l1 == task.l2 == 0
-    watch = partial(refuse_separated, problem, observer) if free and not problem.attained else None
+    alike = plan.algorithm is None or bool(plan.algorithm.alike)
+    watch = partial(refuse_separated, problem, observer, alike=alike) if free and not problem.attained else None
+    checks, looks = Checks(problem, observer, units, alike=True), list[Look]()
 
-    def off_at(k: int, point: Point) -> float:
+    def off_at(k: int, here: newton.Here) -> float:
         if watch:
-            watch(point)
-        off = judge.off(problem.everywhere(point))
+            watch(problem.everywhere(here.x))
+        nothing = torch.zeros_like(here.value)
+        off = checks.off(here.x, here.g, nothing, task.tolerance, here.curvature)
+        looks.append(Look(here.x, here.value, nothing, off, here.g))
         if progress:
-            progress(k, off)
-        return off
+            progress(k, looks[-1].worst)
+        return looks[-1].worst
 
     if plan.algorithm is None:
-        point, left, done = Newton(problem, total, net.topology.n).run(x[0], off_at, task.tolerance, known and known.curvature)
+        point, left, done = Newton(problem, total, net.topology.n, net.nodes).run(
+            x[0], off_at, task.tolerance, known and known.curvature
+        )
         x, status = problem.everywhere(point).clone(), Status.CONVERGED if left <= task.tolerance else Status.RUNNING
     if status is Status.RUNNING:
         # Moments of columns that are almost the same lose digits: then gradients of the data themselves go on from there.
         method = plan.algorithm or TreeAPG()
         every = plan.every if plan.algorithm else LOOKS["sums"]
-        stop = Stop(steps=task.iterations, tolerance=task.tolerance, every=every)
-        keeps = _Watched(keeper, watch, every, observer) if watch else keeper
-        result = solve(method.at(net.nodes), problem, net, stop, x0=x, observer=observer, keeper=keeps, progress=progress)
-        x, status, done = result.x, result.status, done + result.k
-    answer = problem.settled(mean_point(x, observer), observer)
-    if net.real:
-        refuse_faulty(problem, first, answer, net, observer)
-    off = off_by(problem, problem.everywhere(answer), observer, units)
-    w, shift = in_units(answer, problem, scaled, task.intercept)
+        stop = Stop(steps=task.iterations, tolerance=task.tolerance, every=every, price=costs.of_a_look(method, net))
+        result = solve(
+            method.at(net.nodes), problem, net, stop, x0=x, observer=observer, keeper=keeper, progress=progress, units=units,
+            watch=watch,
+        )  # fmt: skip
+        status, done = result.status, done + result.k
+        looks.append(result.look)  # type: ignore[arg-type]
+    look = min(looks, key=lambda each: each.worst) if status is Status.CONVERGED else looks[-1]
+    assert look.off is not None
+    refuse_faulty(problem, first, look.point, net, observer)
+    w, shift = in_units(look.point, problem, scaled, task.intercept)
     facts: dict[str, Any] = {"unit": float(units.value), "tolerance": task.tolerance, "n": net.topology.n}
-    if (apart := separated(problem, answer, observer, **facts)) is not None:
+    if (apart := separated(problem, look.point, observer, **facts)) is not None:
         cautions.append(apart.sentence(columns, classes or labels, _plain(w)))
         if caution:
             caution(cautions[-1])
-    sent = observer.total(torch.tensor([float(net.traffic.bytes)], dtype=torch.float64))
+    spent = ledger(net, observer, setup)
     return Fit(
         columns=columns, coefficients=_plain(w), intercept=_plain(shift),
         standardised=_plain(w * scaled.scale[0]) if task.standardise else None,
         classes=classes, samples=int(scaled.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters or {},
-        objective=float(problem.objective(answer, observer)), unit=float(units.value), gap=float(off.gap),
-        residual=float(off.moved),
-        consensus=float(off_by(problem, x, observer, units).consensus),
-        iterations=done, status=status, rounds=net.traffic.rounds, bytes=round(float(sent)),
-        seconds=time.perf_counter() - begun, warnings=tuple(cautions),
+        objective=float(look.objective), unit=float(units.value), gap=float(look.off.gap), residual=float(look.off.moved),
+        consensus=float(look.off.consensus),
+        iterations=done, status=status, rounds=spent.rounds, bytes=spent.bytes,
+        seconds=time.perf_counter() - begun, traffic=spent, warnings=tuple(cautions),
     )  # fmt: skip
+
+
+def ledger(net: Network, observer: Observer, setup: Traffic) -> Ledger:
+    """What all sites have sent so far: before the first step, since then by the method, and for the observer. One sum, which is
+    counted with the rest."""
+    method = net.traffic - setup
+    own = torch.tensor([setup.bytes, method.bytes, observer.traffic.bytes], dtype=torch.float64)
+    own[-1] += observer.price(own)
+    sent = [round(number) for number in observer.total(own).tolist()]
+    rounds = (setup.rounds, method.rounds, observer.traffic.rounds)
+    return Ledger(*(Spent(*part) for part in zip(rounds, sent, strict=True)))
 
 
 def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool) -> tuple[Tensor, Tensor]:
@@ -194,7 +213,8 @@ def plan_for(task: Task, problem: Sampled, net: Network) -> Plan:
     """The method asked for; or moments, sums or gossip, whichever is cheapest and works on these links."""
     if task.optimizer is not None:
         optimizer, card = load_optimizer(task.optimizer)
-        return Plan(optimizer.label, f"{card.name}, trained for {card.good_for}", _each(optimizer, problem.d, net), optimizer, {})
+        why = f"{card.name}, trained for {card.good_for}"
+        return Plan(optimizer.label, why, _each(task, optimizer, problem, net), optimizer, {})
     if task.method is not None or task.parameters or task.messages:
         return _as_asked(task, problem, net)
     d = problem.d - problem.reg.spares
@@ -204,48 +224,48 @@ def plan_for(task: Task, problem: Sampled, net: Network) -> Plan:
             "gossip for links that may lose messages (simulated: between real processes none is lost, and one that does not "
             "answer ends the run), with nothing to tune"
         )
-        return _as_chosen(chosen, f"{chosen.best.name}, {why} ({brief(chosen.best.parameters)})")
+        return _as_chosen(chosen, f"{chosen.best.name}, {why} ({brief(chosen.best.parameters)})", task, problem, net)
     held = 8 * newton.numbers(problem.d)
     if task.pay == "bytes" and newton.is_cheaper(task.loss, problem.d) and held <= LARGEST:
-        return _summed(task, held, net)
+        return _summed(task, problem, net)
     link = link_of(task, net)
     chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link)
     if task.pay != "bytes" and held <= LARGEST and _summed_cost(task, held, net, link) <= chosen.best.cost(task.pay):
-        return _summed(task, held, net)
+        return _summed(task, problem, net)
     if "newton" in chosen.best.parameters or task.pay != "bytes":
-        return _as_chosen(chosen, chosen.why)
+        return _as_chosen(chosen, chosen.why, task, problem, net)
     why = f"{chosen.why} (curvatures of {d:,} features would be {amount(held)} a message, more than gradients cost)"
-    return _as_chosen(chosen, why)
+    return _as_chosen(chosen, why, task, problem, net)
 
 
-def _summed(task: Task, held: int, net: Network) -> Plan:
-    """Curvatures of `held` bytes, summed: once for the squared loss, in every iteration of Newton's method else."""
-    each = f"{amount(2 * (net.topology.n - 1) * held)} in {2 * net.topology.tree.height} rounds"
-    paid = "" if task.pay == "bytes" else f", for fewest {task.pay}"
+def _summed(task: Task, problem: Sampled, net: Network) -> Plan:
+    """Curvatures, summed: once for the squared loss, in every iteration of Newton's method else."""
+    cost, paid = costs.of_curvatures(problem, net), "" if task.pay == "bytes" else f", for fewest {task.pay}"
     if task.loss == "squared":
         why = "moments: one sum of XᵀX and Xᵀy over a spanning tree, then every site solves the same small problem exactly"
-        return Plan("Moments", why + paid, f"{each}, once")
+        return Plan("Moments", why + paid, cost)
     why = "Newton on sums: curvatures and gradients summed over a spanning tree, a small problem at every site, and again"
-    return Plan("Newton on sums", why + paid, f"{each}, in each of about ten iterations")
+    return Plan("Newton on sums", why + paid, cost)
 
 
 def _summed_cost(task: Task, held: int, net: Network, link: Link | None) -> float:
-    """In rounds or seconds: of curvatures, and of the short sums beside them (values along a step, and the mean of its ends)."""
-    iterations, sums = (1, 2) if task.loss == "squared" else (NEWTON, 3)
+    """In rounds or seconds: of curvatures, and of the short sums beside them (where a step goes, and the gradient there)."""
+    iterations, sums = 1 if task.loss == "squared" else costs.NEWTON, 3
     rounds = iterations * sums * 2 * net.topology.tree.height
     if task.pay == "rounds" or link is None:
         return rounds
     return rounds * link.latency + iterations * 2 * net.topology.tree.height * held / link.bandwidth
 
 
-def _as_chosen(chosen: Chosen, why: str) -> Plan:
+def _as_chosen(chosen: Chosen, why: str, task: Task, problem: Sampled, net: Network) -> Plan:
     best, method = chosen.best, chosen.algorithm
     every = LOOKS["curvatures" if "newton" in best.parameters else "sums" if method.rounds is None else "gossip"]
     rounds = "1 round" if best.rounds == 1 else f"{best.rounds:g} rounds"
     each = f"{amount(round(best.bytes))} in {rounds}, in each iteration" + (
         " on average" if {"newton", "coded"} & set(best.parameters) else ""
     )
-    return Plan(method.label, why, each, method, dict(best.parameters), every)
+    cost = costs.of_iterations(each, problem, net, reliable=task.links == "reliable", alike=bool(method.alike))
+    return Plan(method.label, why, cost, method, dict(best.parameters), every)
 
 
 def _learned(task: Task, problem: Sampled, net: Network) -> Facts:
@@ -269,10 +289,12 @@ def link_of(task: Task, net: Network) -> Link | None:
     return Link(*probe(net))
 
 
-def _each(method: Algorithm, d: int, net: Network) -> str:
+def _each(task: Task, method: Algorithm, problem: Sampled, net: Network) -> str:
+    d = problem.d
     size = method.form.size(d, net.dtype) / d if isinstance(method, Remembering) else net.dtype.itemsize
     most = "at most " if isinstance(method, Remembering) and method.form.varies else ""
-    return f"{most}{amount(round(size * method.floats_on(net, d)))} in {method.rounds_on(net)} rounds, in each iteration"
+    each = f"{most}{amount(round(size * method.floats_on(net, d)))} in {method.rounds_on(net)} rounds, in each iteration"
+    return costs.of_iterations(each, problem, net, reliable=task.links == "reliable", alike=bool(method.alike))
 
 
 def _as_asked(task: Task, problem: Sampled, net: Network) -> Plan:
@@ -289,31 +311,20 @@ def _as_asked(task: Task, problem: Sampled, net: Network) -> Plan:
     chosen = method(**own) if form is None else Remembering(method(**own), form)
     how = f" with {brief(chosen.chosen)}" if method.space else ""
     every = LOOKS["sums" if method.rounds is None else "gossip"]
-    return Plan(chosen.label, f"{chosen.label}{how}, as asked for", _each(chosen, problem.d, net), chosen, chosen.chosen, every)
+    cost = _each(task, chosen, problem, net)
+    return Plan(chosen.label, f"{chosen.label}{how}, as asked for", cost, chosen, chosen.chosen, every)
 
 
-def refuse_separated(problem: Sampled, observer: Observer, x: Point) -> None:
-    """Where x separates the classes there is nothing to converge to."""
-    wrong = ~problem.falling(problem.predict(problem.everywhere(x)))
-    if float(problem.mean(wrong.to(problem.dtype), observer)) == 0:
-        raise InvalidInput(
-            "the classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
-            "there is no answer. Add a penalty, e.g. 0.001 ‖x‖₁.",
-            "l1",
-        )
-
-
-class _Watched:
-    """A keeper that also watches."""
-
-    def __init__(self, inner: Keeper | None, watch: Callable[[Point], None], every: int, observer: Observer) -> None:
-        self.inner, self.watch, self.every, self.observer = inner, watch, every, observer
-
-    def last(self, first: Any) -> tuple[int, Any] | None:
-        return self.inner.last(first) if self.inner else None
-
-    def keep(self, k: int, state: Any) -> None:
-        if self.inner:
-            self.inner.keep(k, state)
-        if k and k % self.every == 0:
-            self.watch(mean_point(state.x, self.observer))
+def refuse_separated(problem: Sampled, observer: Observer, x: NodeTensor, *, alike: bool) -> None:
+    """Where x separates the classes there is nothing to converge to. Nodes that differ look at their mean only where each has
+    separated its own samples."""
+    wrong = ~problem.falling(problem.predict(x))
+    if float(problem.mean(wrong.to(problem.dtype), observer)) != 0:
+        return
+    if not alike:
+        return refuse_separated(problem, observer, problem.everywhere(mean_point(x, observer)), alike=True)
+    raise InvalidInput(
+        "the classes can be told apart without a mistake, so without a penalty the coefficients grow for ever and "
+        "there is no answer. Add a penalty, e.g. 0.001 ‖x‖₁.",
+        "l1",
+    )

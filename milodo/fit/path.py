@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,13 @@ from torch import Tensor
 from milodo.errors import InvalidInput, unknown, whole
 from milodo.fit.curve import RULES, Curve
 from milodo.fit.folds import SITES, Folds, deal_folds, fold_count
-from milodo.fit.model import Known, Plan, fit_model, in_units, plan_for, start_of
+from milodo.fit.model import Known, Plan, fit_model, in_units, ledger, plan_for, start_of
 from milodo.fit.pooled import Scaling, Total, penalty, pooled_problem, scaling, total_of
 from milodo.fit.scales import odd_scales
 from milodo.fit.task import Fit, Task
 from milodo.fit.walk import Iterated, Moments, Newton, Walk
 from milodo.metrics import Units
-from milodo.network import Network, Observer
+from milodo.network import Ledger, Network, Observer
 from milodo.problems import Regularizer
 from milodo.problems.regularizers import Sparing
 from milodo.problems.sampled import Sampled
@@ -105,7 +105,10 @@ class PenaltyPath:
     folds: str
     rounds: int
     bytes: int
+    """Sent by all sites together along the path: set-up, method and checks."""
     seconds: float
+    traffic: Ledger = field(default_factory=Ledger)
+    """Rounds and bytes by what they were for."""
 
     @property
     def penalty(self) -> float:
@@ -168,12 +171,16 @@ def fit_path(
     folds = Folds.of_sites(problem, dealt, fold_count(choice.folds, net), total, n, classes=classes)
     penalties = grid(largest_penalty(problem, x, total, n), choice)
     every, since = problem.reweighed(folds.training(problem)), net.traffic.snapshot()
+    if problem.column is not None:  # weights are those of all samples, over this at least
+        every.column = problem.column / (1 - float(folds.share.max()))
     plan = plan_for(task, every, net)  # what suits all samples and the folds alike
     net.traffic.widen(since, folds.count + 1)
+    setup = net.traffic.snapshot()
     if announce:
-        announce(plan)
-    walk = _walk(plan, problem, every, folds, x, task, net, observer, total)
-    unit = float(observer.agreed(Units.of(problem, observer).value))
+        announce(replace(plan, cost=f"{plan.cost}, for one model; those of the path share what they can"))
+    units = Units.of(every, observer, x.expand(*every.batch, -1))
+    walk = _walk(plan, problem, every, folds, x, task, net, observer, total, units)
+    unit = float(units.value[0])
     curve, points = Curve(choice.rule, unit, choice.tolerance, walk.coarse, walk.exact), list[Tensor]()
     curve.weights = None if weights is None else folds.share.numpy()
 
@@ -202,6 +209,7 @@ def fit_path(
     decided = curve.decided
     if along:
         along(1.0, f"{len(penalties)} penalties, {penalties[decided.chosen]:.3g} chosen")
+    spent = ledger(net, observer, setup)
     name, times = MEASURES.get(task.loss, ("mean loss", 1.0))
     models = [in_units(point[0], problem, scaled, task.intercept) for point in points]
     path = PenaltyPath(
@@ -211,10 +219,9 @@ def fit_path(
         losses=(times * np.array(curve.losses)).tolist(), mean=(times * decided.mean).tolist(),
         error=(times * decided.error).tolist(), tolerances=curve.tolerances, best=decided.best, chosen=decided.chosen,
         rule=choice.rule, folds="one site each" if choice.folds == SITES else f"{choice.folds} inside the sites",
-        rounds=net.traffic.rounds, bytes=round(float(observer.total(torch.tensor([float(net.traffic.bytes)]).double()))),
-        seconds=time.perf_counter() - begun,
+        rounds=spent.rounds, bytes=spent.bytes, seconds=time.perf_counter() - begun, traffic=spent,
     )  # fmt: skip
-    known = Known(scaled, plan, points[path.chosen][0], walk.curvature, odd)
+    known = Known(scaled, plan, points[path.chosen][0], setup, walk.curvature, odd)
     also |= {"columns": columns, "weights": weights, "names": names, "caution": caution}
     return fit_model(features, targets, replace(task, l1=path.penalty), net, observer, known=known, **also), path
 
@@ -226,12 +233,14 @@ def _bare(l1: float, task: Task, scaled: Scaling) -> Regularizer:
 
 def _walk(
     plan: Plan, problem: Sampled, every: Sampled, folds: Folds, x: Tensor, task: Task, net: Network, observer: Observer,
-    total: Total,
+    total: Total, units: Units,
 ) -> Walk:  # fmt: skip
     """As the plan is for one fit; `every` has an instance for all samples and one for those outside of each fold."""
     n = net.topology.n
     if plan.algorithm is None and problem.quadratic:
         return Moments(problem, folds.inside(problem), folds.share, x, total, n)
     if plan.algorithm is None:
-        return Newton(every, x, total, observer, n)
-    return Iterated(every, plan.algorithm.at(net.nodes), x, net, observer, steps=task.iterations, every=max(1, plan.every // 3))
+        return Newton(every, x, total, observer, n, units)
+    return Iterated(
+        every, plan.algorithm.at(net.nodes), x, net, observer, steps=task.iterations, every=max(1, plan.every // 3), units=units
+    )

@@ -28,6 +28,8 @@ from milodo.types import NodeTensor
 LOSSES: dict[str, type[Sampled]] = {"squared": LeastSquares, "logistic": LogisticRegression, "softmax": Softmax}
 MANY = 4
 """Rows for each column from which on products of columns are kept: they are at most a quarter of the data."""
+ROUNDING = 1e-9
+"""More than what rounding adds to the size of a column."""
 Total = Callable[[NodeTensor], NodeTensor]
 """Σ over all nodes, at every node held here."""
 
@@ -141,9 +143,12 @@ def pooled_problem(
     if rows.together is None:
         centred = intercept and LOSSES[loss].translates
         origins = {i: _origin(own, scaled, i, n, intercept=intercept, centred=centred) for i, own in known.items()}
-        return ragged(LOSSES[loss])(rows, held, reg, placed, origins)
-    sizes = rows.together.shape[:2]
-    return LOSSES[loss](rows.together, held[0].unflatten(0, sizes), reg, placed[0].unflatten(0, sizes))
+        problem: Sampled = ragged(LOSSES[loss])(rows, held, reg, placed, origins)
+    else:
+        sizes = rows.together.shape[:2]
+        problem = LOSSES[loss](rows.together, held[0].unflatten(0, sizes), reg, placed[0].unflatten(0, sizes))
+    problem.column = 1 + ROUNDING  # what columns were scaled to; a constant one is 0
+    return problem
 
 
 def _origin(own: Moments, scaled: Scaling, node: int, n: int, *, intercept: bool, centred: bool) -> Origin:

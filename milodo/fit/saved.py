@@ -15,6 +15,7 @@ from milodo.files import is_file, is_folder, read_versioned_json
 from milodo.fit.cells import TEXT, Kind, Problems, names, numbers
 from milodo.fit.sites import SHORT, label
 from milodo.fit.task import Fit, SiteFacts
+from milodo.network import Ledger, Spent
 from milodo.status import Status
 
 if TYPE_CHECKING:  # who predicts arrays needs no reader of files
@@ -64,6 +65,30 @@ class SavedSite(BaseModel):
     classes: dict[str, Count] | None = None
 
 
+class SavedSpent(BaseModel):
+    """Rounds and bytes of a part of the traffic."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    rounds: Count
+    bytes: Count
+
+
+class SavedLedger(BaseModel):
+    """What the rounds and bytes were for."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    setup: SavedSpent
+    method: SavedSpent
+    checks: SavedSpent
+
+    @property
+    def ledger(self) -> Ledger:
+        parts = (self.setup, self.method, self.checks)
+        return Ledger(*(Spent(part.rounds, part.bytes) for part in parts))
+
+
 class Saved(BaseModel):
     """What came out. A number that JSON has no word for, an infinity or none at all, is null."""
 
@@ -89,6 +114,7 @@ class Saved(BaseModel):
     rounds: Count = 0
     bytes: Count = 0
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    traffic: SavedLedger | None = None
     sites: Annotated[tuple[SavedSite, ...], Field(strict=False)] = ()
     warnings: Annotated[tuple[str, ...], Field(strict=False)] = ()
     sha256: str | None = None
@@ -101,6 +127,8 @@ class Saved(BaseModel):
             raise ValueError("a column occurs twice, or is the target as well")
         if (self.classes is None) != (self.task.loss == "squared") or len(set(self.classes or "ab")) != 2:
             raise ValueError(f"the {self.task.loss} loss with classes {quoted(self.classes)}")
+        if self.traffic is not None and (self.traffic.ledger.rounds, self.traffic.ledger.bytes) != (self.rounds, self.bytes):
+            raise ValueError("rounds and bytes of set-up, method and checks do not add up to those of all")
         if self.sha256 is not None and self.sha256 != self.fit.sha256:
             raise ValueError("columns, coefficients and intercept are not those that were saved: their sha256 is another")
         return self
@@ -113,7 +141,8 @@ class Saved(BaseModel):
             plain[name] = math.nan if plain[name] is None else plain[name]
         lists = {"coefficients": list(self.coefficients), "standardised": self.standardised and list(self.standardised)}
         sites = tuple(SiteFacts(**site.model_dump()) for site in self.sites)
-        return Fit(**{**plain, **lists, "sites": sites, "status": Status[self.status]})
+        traffic = Ledger() if self.traffic is None else self.traffic.ledger  # a file of an earlier version does not say
+        return Fit(**{**plain, **lists, "sites": sites, "traffic": traffic, "status": Status[self.status]})
 
     def features(self, table: Table) -> np.ndarray:
         """The columns of the fit [N, d], found by their names."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from milodo.errors import shortened
 from milodo.network import Observer
-from milodo.problems.ragged import full
+from milodo.problems.in_blocks import full
 from milodo.problems.sampled import Sampled
 from milodo.types import Point
 

@@ -52,7 +52,7 @@ def fit_here(
     """
     sites, net, classes, facts = _met(sites, task, listing)
     also: dict[str, Any] = {"names": [fact.name for fact in facts], "caution": caution}
-    fit = fit_sites(sites, classes, task, net, StackedObserver(), progress=progress, announce=announce, **also)
+    fit = fit_sites(sites, classes, task, net, StackedObserver(net), progress=progress, announce=announce, **also)
     return replace(fit, sites=facts)
 
 
@@ -62,7 +62,7 @@ def choose_here(
     """The same with a penalty that is chosen; `also` are further arguments of fit_path."""
     sites, net, classes, facts = _met(sites, task, listing)
     also["names"] = [fact.name for fact in facts]
-    fit, path = choose_sites(sites, classes, task, choice, net, StackedObserver(), **also)
+    fit, path = choose_sites(sites, classes, task, choice, net, StackedObserver(net), **also)
     return replace(fit, sites=facts), path
 
 

@@ -14,6 +14,7 @@ from milodo.algorithms.auto import PAYS
 from milodo.errors import InvalidInput, quoted, unknown
 from milodo.files import is_file
 from milodo.fit.pooled import LOSSES
+from milodo.network import Ledger
 from milodo.network.formats import message_format
 from milodo.status import Status
 from milodo.topology import GRAPHS, Topology, topology
@@ -125,8 +126,12 @@ class Fit:
     iterations: int
     status: Status
     rounds: int
+    """Of all that travelled: set-up, method and checks."""
     bytes: int
+    """Sent by all sites together, likewise."""
     seconds: float
+    traffic: Ledger = field(default_factory=Ledger)
+    """Rounds and bytes by what they were for: set-up, method, checks."""
     sites: tuple[SiteFacts, ...] = ()
     """Of whose rows it is the model, where they are known by name."""
     warnings: tuple[str, ...] = ()

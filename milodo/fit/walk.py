@@ -7,6 +7,7 @@ as they help, the state of a method with what its messages remember. What belong
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,13 @@ import torch
 from torch import Tensor
 
 from milodo.algorithms import Algorithm
+from milodo.checks import Checks
 from milodo.errors import InvalidInput
+from milodo.fit.costs import of_a_look
 from milodo.fit.newton import LENGTHS, minimise
 from milodo.fit.pooled import Total
 from milodo.loop import Stop, solve
-from milodo.metrics import Units, mean_point, off_by
+from milodo.metrics import Units
 from milodo.network import Network, Observer
 from milodo.problems import Regularizer
 from milodo.problems.sampled import Sampled
@@ -108,10 +111,10 @@ class Newton(Walk):
 
     coarse = 1e-3
 
-    def __init__(self, problem: Sampled, x: Tensor, total: Total, observer: Observer, n: int) -> None:
+    def __init__(self, problem: Sampled, x: Tensor, total: Total, observer: Observer, n: int, units: Units | None = None) -> None:
         """The problem has an instance for all samples and one for those outside of each fold; x [d] is where all begin."""
         self.problem, self.total, self.observer, self.n = problem, total, observer, n
-        self.units = Units.of(problem, observer)
+        self.units = units or Units.of(problem, observer)
         (instances,) = problem.batch
         self.at = x.expand(instances, problem.d).clone()
         assert problem.weights is not None
@@ -132,54 +135,75 @@ class Newton(Walk):
         self.at = x.clone()
 
     def to(self, reg: Regularizer, tolerance: float) -> None:
-        problem = self.problem.under(reg)
+        left = list(range(len(self.H)))
         before, short = [torch.inf] * len(self.H), set[int]()
         ask, new = {0} if self.H[0] is None else set[int](), False  # whether curvature was asked for under this penalty
         for _ in range(STEPS):
-            off = self.observer.agreed(off_by(problem, self.x, self.observer, self.units).worst).tolist()
-            left = [b for b, far in enumerate(off) if far > tolerance]
+            g = self._gradients(left)
+            off = self._off(reg, left, g, tolerance)
+            left = [b for b in left if off[b] > tolerance]
             if not left:
                 return
             slow = {b for b in left if off[b] > SLOW * before[b]}
             # Who is slow takes over new curvature of all samples; who is slow with that asks for its own.
             ask |= {b if new else 0 for b in slow | (short & set(left))}
-            g = self._told(problem, left, sorted(ask))
-            new, ask, before = new or bool(ask), set(), off
+            if ask:
+                self._curve(sorted(ask))
+            new, ask = new or bool(ask), set()
+            before = [off.get(b, far) for b, far in enumerate(before)]
             aims = [minimise(H, g[b], self.at[b], reg) for b in left if (H := self.H[b]) is not None]
-            short = self._towards(problem, left, torch.stack(aims))
+            short = self._towards(reg, left, torch.stack(aims))
 
-    def _told(self, problem: Sampled, left: list[int], ask: list[int]) -> dict[int, Tensor]:
-        """Gradients of the instances that are left, and new curvatures: one sum."""
-        d = problem.d
-        seen = problem.look(self.x)
-        own = self._only(left).value_and_grad_from(seen[left])[1].movedim(0, -2).flatten(-2)
-        if ask:
-            own = torch.cat((own, self._only(ask).hessian_from(seen[ask]).movedim(0, -2).flatten(-2)), dim=-1)
-        mean = self.total(own)[0] / self.n
-        gradients, halves = mean[: len(left) * d].view(-1, d), mean[len(left) * d :].view(-1, d * (d + 1) // 2)
+    def _gradients(self, left: list[int]) -> dict[int, Tensor]:
+        """Of these instances, where they are: one sum, by which they step and by which all know how far off they are."""
+        some = self._only(left)
+        own = some.value_and_grad_from(some.look(some.everywhere(self.at[left])))[1]
+        mean = self.total(own.movedim(0, -2).flatten(-2))[0] / self.n
+        return dict(zip(left, mean.view(len(left), -1), strict=True))
+
+    def _off(self, reg: Regularizer, left: list[int], g: dict[int, Tensor], tolerance: float) -> dict[int, float]:
+        """How far off each of these is; with a certificate, where the step that is left is within the tolerance."""
+
+        def of(some: list[int]) -> tuple[Checks, Tensor, Tensor]:
+            units = Units(self.units.value[some], self.units.gradient[some], self.units.L[some])
+            checks = Checks(self._only(some).under(reg), self.observer, units, alike=True)
+            return checks, self.at[some], torch.stack([g[b] for b in some])
+
+        checks, x, gradient = of(left)
+        off = dict(zip(left, checks.step(x, gradient).tolist(), strict=True))
+        near = [b for b in left if off[b] <= tolerance]
+        if near:
+            checks, x, gradient = of(near)
+            off |= zip(near, checks.off(x, gradient, torch.zeros_like(x[:, 0])).worst.tolist(), strict=True)
+        return off
+
+    def _curve(self, ask: list[int]) -> None:
+        """New curvature of these instances, by one sum."""
+        d, some = self.problem.d, self._only(ask)
+        own = some.hessian_from(some.look(some.everywhere(self.at[ask]))).movedim(0, -2).flatten(-2)
         rows, columns = torch.triu_indices(d, d)
-        for b, half in zip(ask, halves, strict=True):
+        for b, half in zip(ask, (self.total(own)[0] / self.n).view(len(ask), -1), strict=True):
             H = half.new_zeros(d, d)
             H[rows, columns] = H[columns, rows] = half
             self.H[b] = H
             if b == 0:
                 self.H = [H if k == 0 else H * share for k, share in enumerate(self.share)]
-        return dict(zip(left, gradients, strict=True))
 
     def _only(self, instances: list[int]) -> Sampled:
         assert self.problem.weights is not None
         return self.problem.reweighed(self.problem.weights[instances])
 
-    def _towards(self, problem: Sampled, left: list[int], aims: Tensor) -> set[int]:
-        """The best point on the way to each aim, by one sum of values; who could not go all the way needs new curvature."""
+    def _towards(self, reg: Regularizer, left: list[int], aims: Tensor) -> set[int]:
+        """The best point on the way to each aim, by one sum of values and aims, so that all sites are at the same; who could not
+        go all the way needs new curvature."""
         here = self.at[left]
-        lengths = torch.tensor((0.0, *LENGTHS), dtype=here.dtype)
-        points = here + lengths[:, None, None] * (aims - here)  # [lengths, left, d]
-        # Points differ between sites by roundings, and so does r there: it is averaged, too, so that all decide alike.
-        values = self._only(left).value(problem.everywhere(points)) + problem.reg.value(points).unsqueeze(
-            -1
-        )  # [lengths, left, n]
-        loss = (self.total(values.movedim(-1, 0).flatten(1))[0] / self.n).view(len(lengths), -1)
+        lengths = torch.tensor((0.0, *LENGTHS), dtype=here.dtype)[:, None, None]
+        points = here + lengths * (aims - here)  # [lengths, left, d]
+        # Aims differ between sites by roundings, and so does r at points on the way: it is averaged, too.
+        values = self._only(left).value(self.problem.everywhere(points)) + reg.value(points).unsqueeze(-1)  # [lengths, left, n]
+        own = torch.cat((values.movedim(-1, 0).flatten(1), aims.flatten().expand(values.shape[-1], -1)), dim=-1)
+        losses, aims = (self.total(own)[0] / self.n).tensor_split((len(lengths) * len(left),))
+        loss, points = losses.view(len(lengths), -1), here + lengths * (aims.view_as(here) - here)
         rounding = 10 * torch.finfo(loss.dtype).eps * loss[0].abs()
         best = loss.argmin(0)
         whole = (loss[1] <= loss[0] + rounding) & (loss[1] <= loss.min(0).values + rounding)
@@ -190,9 +214,11 @@ class Newton(Walk):
 
 @dataclass
 class _GoesOn:
-    """A keeper that hands the last state of one penalty to the next."""
+    """A keeper that hands the last state of one penalty to the next, which looks at it afresh."""
 
     state: Any = None
+    notes: Callable[[], dict[str, Any]] = dict
+    restored: Callable[[dict[str, Any] | None], object] = bool
 
     def last(self, first: Any) -> tuple[int, Any] | None:
         return None if self.state is None else (0, self.state)
@@ -205,32 +231,38 @@ class Iterated(Walk):
     """Any method, going on from its last state under the next penalty: steps, duals and what messages remember stay."""
 
     def __init__(
-        self, problem: Sampled, method: Algorithm, x: Tensor, net: Network, observer: Observer, *, steps: int, every: int
-    ) -> None:
+        self, problem: Sampled, method: Algorithm, x: Tensor, net: Network, observer: Observer, *, steps: int, every: int,
+        units: Units | None = None,
+    ) -> None:  # fmt: skip
         """The problem has an instance for all samples and one for those outside of each fold; x [d] is where all begin."""
         self.problem, self.method, self.net, self.observer = problem, method, net, observer
         self.steps, self.every = steps, every
+        self.units = units or Units.of(problem, observer)
+        self.at = x.expand(*problem.batch, problem.d)
         self.x = problem.everywhere(x.expand(*problem.batch, problem.d)).clone()
         self.goes_on = _GoesOn()
 
     def back(self, x: Tensor) -> None:
-        self.x = self.problem.everywhere(x).clone()
+        self.at, self.x = x, self.problem.everywhere(x).clone()
         self.goes_on = _GoesOn()
 
     def to(self, reg: Regularizer, tolerance: float) -> None:
-        stop = Stop(steps=self.steps, tolerance=tolerance, every=self.every)
+        price = of_a_look(self.method, self.net)
+        stop = Stop(steps=self.steps, tolerance=tolerance, every=self.every, price=price, proven=False)
         since = self.net.traffic.snapshot()
         result = solve(
-            self.method, self.problem.under(reg), self.net, stop, x0=self.x, observer=self.observer, keeper=self.goes_on
-        )
+            self.method, self.problem.under(reg), self.net, stop, x0=self.x, observer=self.observer, keeper=self.goes_on,
+            units=self.units,
+        )  # fmt: skip
         self.net.traffic.widen(since, len(self.x))
         if result.status is Status.DIVERGED:
             raise InvalidInput(
                 f"{self.method.label} diverged on the path of penalties. Take a smaller step, or let the method be chosen.",
                 "method", "set",
             )  # fmt: skip
-        self.x = result.x
+        assert result.look is not None
+        self.x, self.at = result.x, result.look.point
 
     @property
     def points(self) -> Tensor:
-        return mean_point(self.x, self.observer)
+        return self.at.clone()

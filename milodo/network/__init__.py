@@ -10,10 +10,10 @@ from milodo.network.formats import FORMATS, message_format
 from milodo.network.imperfect import degraded
 from milodo.network.observer import Observer, StackedObserver, TreeObserver
 from milodo.network.stacked import StackedNetwork
-from milodo.network.traffic import Traffic
+from milodo.network.traffic import Ledger, Spent, Traffic
 
 __all__ = [
-    "FORMATS", "Bits", "Cast", "Channel", "CheckedNetwork", "Coded", "DistributedNetwork", "Dithered", "Format", "Levels",
-    "Network", "Observer", "Outage", "PeerLost", "Peers", "StackedNetwork", "StackedObserver", "TopK", "Traffic",
-    "TreeObserver", "degraded", "message_format", "place",
+    "FORMATS", "Bits", "Cast", "Channel", "CheckedNetwork", "Coded", "DistributedNetwork", "Dithered", "Format", "Ledger",
+    "Levels", "Network", "Observer", "Outage", "PeerLost", "Peers", "Spent", "StackedNetwork", "StackedObserver", "TopK",
+    "Traffic", "TreeObserver", "degraded", "message_format", "place",
 ]  # fmt: skip

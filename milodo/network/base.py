@@ -96,7 +96,7 @@ class Network(Sums):
             raise InvalidInput(f"processes {quoted(held)} must hold every node of {self.topology} once, each its own in order.")
         self.mixing = Mixing(self.topology, edge_weights(self.topology, weights))
         """W, and what every node knows of it before the first iteration."""
-        self.traffic = Traffic()
+        self.traffic, self.checks = Traffic(), Traffic()  # of methods, and of what observers ask for
         self.routes = Routes(self.topology, held, rank, device)
         arcs = self.routes.arcs
         self.arcs = self.topology.arcs if processes is None else tuple(map(tuple, arcs.tolist()))

@@ -13,6 +13,38 @@ COUNTS = ("rounds", "messages", "floats", "even")
 """Whole numbers of a Traffic."""
 
 
+@dataclass(frozen=True)
+class Spent:
+    """By all nodes together."""
+
+    rounds: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a run sent, in three parts that add up to all of it."""
+
+    setup: Spent = Spent()
+    """What nodes have to know before the first step: sizes, scales, Lipschitz constants, folds."""
+    method: Spent = Spent()
+    checks: Spent = Spent()
+    """What only the stopping rule, its certificate and the report asked for (`Observer`)."""
+
+    @property
+    def parts(self) -> dict[str, Spent]:
+        """By the names that tables and files give them."""
+        return {"set-up": self.setup, "method": self.method, "checks": self.checks}
+
+    @property
+    def rounds(self) -> int:
+        return sum(part.rounds for part in self.parts.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts.values())
+
+
 @dataclass
 class Traffic:
     """Sent by the nodes held here, for one instance of the problem (a batch of instances is a simulation, not a message)."""
@@ -38,9 +70,9 @@ class Traffic:
         others = replace(self, varying={shape: each for shape, each in self.varying.items() if shape != own.shape})
         return own + others.bytes
 
-    def count(self, *, messages: int, numbers: int, size: int) -> None:
-        """One round of messages, each with so many numbers in so many bytes."""
-        self.rounds += 1
+    def count(self, *, messages: int, numbers: int, size: int, rounds: int = 1) -> None:
+        """Messages of so many numbers in so many bytes each, in one round unless said."""
+        self.rounds += rounds
         self.messages += messages
         self.floats += messages * numbers
         self.even += messages * size
@@ -55,6 +87,10 @@ class Traffic:
         sent = self - since
         self.floats += (instances - 1) * sent.floats
         self.even += (instances - 1) * sent.bytes
+
+    def shared(self, instances: int) -> Traffic:
+        """The part of one of so many instances, whose numbers travelled in the same messages."""
+        return Traffic(self.rounds, self.messages, round(self.floats / instances), round(self.bytes / instances))
 
     def snapshot(self) -> Traffic:
         return replace(self, varying=dict(self.varying))

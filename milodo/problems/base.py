@@ -28,6 +28,9 @@ class Problem(ABC):
     """Shape of the axis (or axes) of instances; () for one problem."""
     dtype: torch.dtype
     device: torch.device
+    column: float | None = None
+    """A bound of the root mean square over all samples of any column of data, where every process knows the same one. Then a
+    certificate for unpenalised intercepts needs no sum of vectors."""
 
     @abstractmethod
     def value(self, x: NodeTensor) -> NodeScalar:
@@ -113,9 +116,22 @@ class Problem(ABC):
         """The model that uses no feature; what its objective is, is the natural unit of gaps."""
         return self.start()[..., 0, :]
 
-    def certificate(self, x: Point, observer: Observer) -> Tensor | None:
-        """A proven bound of objective(x) - minimum, one number an instance; None where the problem knows none."""
+    def certificate(
+        self, x: Point, observer: Observer, gradient: Point | None = None, curvature: Tensor | None = None
+    ) -> Tensor | None:
+        """A proven bound of objective(x) - minimum, one number an instance, the same in every process; None where the problem
+        knows none. What is known already need not be summed again: ∇f(x), and the columns of ∇²f(x) that belong to intercepts
+        [*batch, d, intercepts]."""
         return None
+
+    @property
+    def certifies(self) -> bool:
+        """Whether certificate() can be anything but None."""
+        return False
+
+    def settled(self, x: Point, observer: Observer) -> Point:
+        """x with the intercepts, if there are any, that are best beside the other coefficients."""
+        return x
 
     def metrics(self, x: NodeTensor, observer: Observer) -> dict[str, Tensor]:
         """What else is worth recording of an iterate, by name, one number an instance: an accuracy, for one."""

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network import Observer
+from milodo.problems.regularizers import Sparing
 from milodo.problems.sampled import AT_ONCE, Sampled
-from milodo.types import NodeTensor
+from milodo.types import NodeTensor, Point
 
 __all__ = ["AT_ONCE", "LinearModel", "apply"]
 
@@ -62,8 +63,44 @@ class LinearModel(Sampled):
         """R with |d/dt ∇²f(x + t v)| <= R ‖v‖ ∇²f(x + t v), for one instance: how fast the curvature can change."""
         return self.bending * float(torch.linalg.vector_norm(self.A[index], dim=-1).max()) if self.bending else 0.0
 
+    @torch.no_grad()
+    def certificate(
+        self, x: Point, observer: Observer, gradient: Point | None = None, curvature: Tensor | None = None
+    ) -> Tensor | None:
+        if self.reg.spares != 1 or self.column is None or gradient is None or curvature is not None or not self.certifies:
+            return super().certificate(x, observer, gradient, curvature)
+        return self._gap_beside_an_intercept(x, gradient, self.column, observer)
+
+    def _gap_beside_an_intercept(self, x: Point, gradient: Point, column: float, observer: Observer) -> Tensor:
+        """`duality_gap` where the dual v - t ℓ''(u), whose mean is 0, is not pulled back: with q = (1/M) Aᵀℓ'', which is nowhere
+        more than ℓ'' at most times `column`, its gradient is g - t q. So
+
+        |g - t q|_l <= |g|_l + |t| max ℓ'' column     in r*, which grows with |·| for the penalties of fits (L1, elastic net)
+        ⟨g - t q, x⟩ = ⟨g, x⟩ - t (1/M) Σ ℓ''(u - x_0)     exactly, x_0 the intercept: one more number beside those that give t
+        """
+        assert isinstance(self.reg, Sparing)
+        reg, rest, g = self.reg.reg, x[..., :-1], gradient[..., :-1]
+        u = self.predict(self.everywhere(x))
+        v, bent = self.loss_slope(u), self.loss_curvature(u)
+        own = [self.by_node(self.weigh(each)) for each in (v, bent, bent * (u - x[..., -1, None, None]))]
+        slope, size, along = observer.mean(torch.stack(own, dim=-1), dim=-2).unbind(-1)
+        t = slope / size
+        wide = (t.abs() * self.curvature * column).unsqueeze(-1)
+        most = torch.where(g < 0, g - wide, g + wide)
+        s = reg.shrink(-most)
+        assert s is not None
+        scale = s.unsqueeze(-1)
+        each = reg.each(rest) + reg.conjugate(-scale * most) + scale * g * rest
+        each = torch.maximum(each, -scale * wide * rest.abs())  # below that it is rounding
+        beside = (each.sum(-1) - s * t * along).clamp(min=0)
+        dual = s.reshape(*s.shape, *[1] * (v.ndim - s.ndim)) * self.balanced(u, v, t.unsqueeze(-1))
+        smooth = self.by_node(self.weigh(self.fenchel_gap(u, dual)))
+        return observer.mean(smooth + beside.unsqueeze(-1), dim=-1).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
     def intercept_step(self, u: Tensor, v: Tensor, observer: Observer) -> Tensor:
-        return (self.mean(v, observer) / self.mean(self.loss_curvature(u), observer)).unsqueeze(-1)
+        own = [self.by_node(self.weigh(each)) for each in (v, self.loss_curvature(u))]
+        slope, curvature = observer.mean(torch.stack(own, dim=-1), dim=-2).split(1, dim=-1)
+        return slope / curvature
 
     def balanced(self, u: Tensor, v: Tensor, step: Tensor) -> Tensor:
         step = step.unsqueeze(-1)  # [*batch, 1, 1]

@@ -193,34 +193,6 @@ class Ragged(InBlocks):
         slope, bend = observer.mean(self._of_losses(part, u), dim=-2)
         return (slope / bend).unsqueeze(-1)
 
-    @torch.no_grad()
-    def certificate(self, x: Point, observer: Observer) -> Tensor | None:
-        """From what is known at x: with t the step that would settle the intercept, the dual ∇ℓ - t ℓ'' is pulled back to
-        ∇f - t `bent`. For the squared loss Fenchel's gap is ½ mean ((1 - s) v + s t)², of which all means are known."""
-        if not self._simple or x.ndim > 1:
-            return super().certificate(x, observer)
-        seen = self._see(x)
-        grad, t, told = self._grad(seen), x.new_zeros(()), [self._value(seen)] if self.quadratic else []
-        if self.reg.spares:
-            bent = self._bent(seen)
-            slope, bend, *told = observer.mean(torch.stack((grad[:, -1], bent[:, -1], *told), dim=-1), dim=-2)
-            t = torch.where((slope / bend).abs() <= self.reach, slope / bend, torch.nan)  # type: ignore[attr-defined]
-            grad = grad - t * bent
-        elif told:
-            slope, bend, told = x.new_zeros(()), x.new_zeros(()), [observer.mean(told[0], dim=-1)]
-
-        def smooth(s: Tensor) -> Tensor:
-            if self.quadratic:
-                return ((1 - s).square() * told[0] + (1 - s) * s * t * slope + (s * t).square() * bend / 2).clamp(min=0)
-
-            def part(block: Any, u: Tensor) -> Tensor:
-                v = s * (block.loss_slope(u) - t * block.loss_curvature(u))
-                return block.by_node(block.weigh(block.fenchel_gap(u, v))).unsqueeze(-1)
-
-            return observer.mean(self._of_losses(part, seen.u).squeeze(-1), dim=-1)
-
-        return self.gap(x, observer.mean(grad, dim=-2), smooth)
-
 
 @cache
 def ragged(loss: type[Sampled]) -> type[Ragged]:

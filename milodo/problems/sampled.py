@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import torch
@@ -187,7 +187,7 @@ class Sampled(Problem):
     def reweighed(self, weights: Tensor) -> Self:
         """The same samples under other weights [*instances, n, N]."""
         other = copy(self)
-        other.weights, other.batch = weights, tuple(weights.shape[:-2])
+        other.weights, other.batch, other.column = weights, tuple(weights.shape[:-2]), None
         vars(other).pop("_lipschitz", None)
         return other
 
@@ -203,7 +203,7 @@ class Sampled(Problem):
 
     @torch.no_grad()
     def settled(self, x: Point, observer: Observer) -> Point:
-        """x with the intercepts, if there are any, that are best beside the other coefficients: Newton steps in them alone."""
+        """By Newton steps in the intercepts alone, each by a sum of few numbers."""
         spares = self.reg.spares
         if not spares:
             return x
@@ -216,12 +216,13 @@ class Sampled(Problem):
             step = torch.where(step.isfinite(), step, 0.0)
             before = x[..., -spares:].clone()
             x[..., -spares:] -= step
-            size = torch.maximum(before.norm(dim=-1), x[..., -spares:].norm(dim=-1)).maximum(unit)
-            near = (step.norm(dim=-1) <= ROUNDING * size).all()
-            # Steps and norms may round differently in different processes: one answer for all, and one word to end.
-            told = observer.agreed(torch.cat((x[..., -spares:].flatten(), near.to(self.dtype).reshape(1))))
-            x[..., -spares:] = told[:-1].view_as(before)
-            if float(told[-1]) > 0.5:
+            length = torch.abs if spares == 1 else partial(torch.linalg.vector_norm, dim=-1, keepdim=True)
+            size = torch.maximum(length(before), length(x[..., -spares:])).maximum(unit.unsqueeze(-1))
+            near = (length(step) <= ROUNDING * size).all()
+            if spares > 1:  # norms, and small systems that are solved, may round differently in different processes
+                told = observer.agreed(torch.cat((x[..., -spares:].flatten(), near.to(self.dtype).reshape(1))))
+                x[..., -spares:], near = told[:-1].view_as(before), told[-1] > 0.5
+            if bool(near):
                 break
             u = self.moved(u, x, step)
         return x
@@ -243,11 +244,27 @@ class Sampled(Problem):
         return self.balanced(u, v, self.intercept_step(u, v, observer)) if self.reg.spares else v
 
     @torch.no_grad()
-    def certificate(self, x: Point, observer: Observer) -> Tensor | None:
+    def certificate(
+        self, x: Point, observer: Observer, gradient: Point | None = None, curvature: Tensor | None = None
+    ) -> Tensor | None:
         """The duality gap at x with the dual s ∇ℓ(u)."""
+        if not self.certifies:
+            return None
         u = self.predict(self.everywhere(x))
-        v = self.feasible(u, self.loss_slope(u), observer)
-        return self.duality_gap(x, u, v, observer.mean(self.pull_back(v), dim=-2), observer)
+        v = self.loss_slope(u)
+        if self.reg.spares:
+            step = self.intercept_step(u, v, observer)
+            v = self.balanced(u, v, step)
+            known = gradient is not None and curvature is not None  # pulling back is linear
+            gradient = gradient - (curvature @ step.unsqueeze(-1)).squeeze(-1) if known else None  # type: ignore[operator]
+        if gradient is None:
+            gradient = observer.mean(self.pull_back(v), dim=-2)
+        return self.duality_gap(x, u, v, gradient, observer)
+
+    @property
+    def certifies(self) -> bool:
+        reg = self.reg.reg if isinstance(self.reg, Sparing) else self.reg
+        return reg.shrink(torch.ones(self.d - self.reg.spares, dtype=self.dtype, device=self.device)) is not None
 
     def duality_gap(self, x: Point, u: Tensor, v: Tensor, gradient: Point, observer: Observer) -> Tensor | None:
         """[f(x) + f*(dual)] + [r(x) + r*(-g)] with dual = s v / M, written as two sums of non-negative terms:
@@ -256,14 +273,6 @@ class Sampled(Problem):
 
         s <= 1 is the largest that makes the dual feasible; inf where v is NaN, None where only v = 0 would be.
         """
-
-        def smooth(s: Tensor) -> Tensor:
-            return self.mean(self.fenchel_gap(u, s.reshape(*s.shape, *[1] * (v.ndim - s.ndim)) * v), observer)
-
-        return self.gap(x, gradient, smooth)
-
-    def gap(self, x: Point, gradient: Point, smooth: Callable[[Tensor], Tensor]) -> Tensor | None:
-        """The duality gap, where smooth(s) is its first sum."""
         reg = self.reg
         if isinstance(reg, Sparing):
             x, gradient, reg = x[..., : -reg.spares], gradient[..., : -reg.spares], reg.reg
@@ -271,8 +280,10 @@ class Sampled(Problem):
         if s is None:
             return None
         dual = -s.unsqueeze(-1) * gradient
+        smooth = self.by_node(self.weigh(self.fenchel_gap(u, s.reshape(*s.shape, *[1] * (v.ndim - s.ndim)) * v)))
         rest = (reg.each(x) + reg.conjugate(dual) - dual * x).clamp(min=0).sum(-1)
-        return (smooth(s) + rest).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        # The rest is averaged with it: sums of the same numbers round differently in different processes.
+        return observer.mean(smooth + rest.unsqueeze(-1), dim=-1).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def _tensor(name: str, data: Any) -> Tensor:

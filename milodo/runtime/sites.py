@@ -74,7 +74,7 @@ def fit_with_others(
         resume = resume or group.restarted
         keeper.choose([other["snapshots"] for other in everybody] if resume else [[]])
         make_writable(kept)  # before the work, not after it
-    observer = TreeObserver(net.peers, graph.n)
+    observer = TreeObserver(net.peers, graph.n, checks=net.checks)
     group.meet("agreed")
     with locked(folder_of(out, group.rank)):
         group.meet("ready")

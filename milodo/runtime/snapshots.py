@@ -19,7 +19,7 @@ from milodo.network import Network
 from milodo.tree import leaves, rebuilt
 
 FORMAT = 3
-"""Of a snapshot, since states are trees, links are drawn by the iteration and replicas are compared."""
+"""Of a snapshot, since states are trees, links are drawn by the iteration, replicas are compared and checks are counted."""
 
 
 class Snapshots:
@@ -36,7 +36,7 @@ class Snapshots:
         self.chosen: int | None = None
         self.notes: Callable[[], dict[str, Any]] = dict
         """What else to keep, asked for at every snapshot."""
-        self.restored: Callable[[dict[str, Any] | None], None] = lambda notes: None
+        self.restored: Callable[[dict[str, Any] | None], object] = lambda notes: None
         """Told by `last` what was kept beside the state; None where there is nothing to go on from."""
 
     def available(self) -> list[int]:
@@ -66,7 +66,8 @@ class Snapshots:
         parts = leaves(state)
         tensors = {n: v.detach().cpu().contiguous().clone() for n, v in parts.items() if isinstance(v, torch.Tensor)}
         others = {n: v for n, v in parts.items() if not isinstance(v, torch.Tensor)}
-        facts = {**self._identity(k), "others": others, "traffic": self.net.traffic.to_json(), "notes": self.notes()}
+        facts = {**self._identity(k), "others": others, "notes": self.notes()}
+        facts |= {"traffic": self.net.traffic.to_json(), "checks": self.net.checks.to_json()}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with atomic(self.path(k)) as part:
@@ -89,7 +90,8 @@ class Snapshots:
 
     def last(self, first: Any) -> tuple[int, Any] | None:
         if self.chosen is None:
-            return self.restored(None)
+            self.restored(None)
+            return None
         path = self.path(self.chosen)
         try:
             with safe_open(path, framework="pt") as file:
@@ -104,6 +106,7 @@ class Snapshots:
                 raise ValueError(f"its other parts are {quoted(others)}")
             parts = {name: _leaf(name, value, tensors, others) for name, value in leaves(first).items()}
             self.net.traffic.restore(facts["traffic"])
+            self.net.checks.restore(facts["checks"])
             self.restored(facts["notes"])
         except InvalidInput:
             raise

@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput, as_float, quoted, whole
 from milodo.fit import Fit, Task, fit_model
-from milodo.network import StackedNetwork, StackedObserver
+from milodo.network import Ledger, StackedNetwork, StackedObserver
 from milodo.sklearn.dealing import Dealt, deal, rows_of
 from milodo.status import Status
 
@@ -27,9 +27,10 @@ AUTO = "auto"
 class Decentralized(BaseEstimator):
     """One linear model from rows at several sites. A subclass says what is penalised, and what its targets are.
 
-    Further attributes of a fit: `n_iter_`, `rounds_` and `bytes_` (sent by all sites together), `dual_gap_` (by how much the
-    objective can exceed its minimum; NaN where nothing is penalised), `consensus_error_` (how far sites are from their mean,
-    relative to its size) and `fit_`, with everything else.
+    Further attributes of a fit: `n_iter_`, `rounds_` and `bytes_` (of everything that all sites sent together; `traffic_` has
+    their parts, the set-up, the method and the checks of the stopping rule), `dual_gap_` (by how much the objective can exceed
+    its minimum; NaN where nothing is penalised), `consensus_error_` (how far sites are from their mean, relative to its size) and
+    `fit_`, with everything else.
     """
 
     fit_intercept: bool
@@ -49,6 +50,7 @@ class Decentralized(BaseEstimator):
     dual_gap_: float
     rounds_: int
     bytes_: int
+    traffic_: Ledger
     consensus_error_: float
     sites_: list[Any]
     """Names of the sites, as nodes of the graph are numbered."""
@@ -83,7 +85,7 @@ class Decentralized(BaseEstimator):
         task = self._task(l1, l2)
         net = StackedNetwork(task.topology(len(data.features)), task.weights)
         also: dict[str, Any] = {"columns": self._columns, "names": data.called, "labels": self._labels, "weights": data.weights}
-        return fit_model(data.features, data.targets, task, net, StackedObserver(), **also)
+        return fit_model(data.features, data.targets, task, net, StackedObserver(net), **also)
 
     @property
     def _labels(self) -> tuple[str, ...]:
@@ -104,6 +106,7 @@ class Decentralized(BaseEstimator):
         """What came out, as attributes."""
         self._take(fit)
         self.n_iter_, self.rounds_, self.bytes_ = fit.iterations, fit.rounds, fit.bytes
+        self.traffic_ = fit.traffic
         self.dual_gap_, self.consensus_error_ = fit.gap * fit.unit, fit.consensus
         self.sites_, self.fit_ = sites, fit
         for sentence in fit.warnings:

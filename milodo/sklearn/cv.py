@@ -87,7 +87,7 @@ class Chooses(Decentralized):
         task, choice = self._task(0.0, 0.0), self._choice(data)
         net = StackedNetwork(task.topology(len(data.features)), task.weights)
         fit, self.path_ = fit_path(
-            data.features, data.targets, task, choice, net, StackedObserver(), columns=self._columns, weights=data.weights,
+            data.features, data.targets, task, choice, net, StackedObserver(net), columns=self._columns, weights=data.weights,
             dealt=data.folds, names=data.called, labels=self._labels,
         )  # fmt: skip
         return fit

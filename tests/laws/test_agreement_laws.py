@@ -41,6 +41,7 @@ class Counting(StackedObserver):
     """How many numbers are averaged, and how often."""
 
     def __init__(self):
+        super().__init__()
         self.sent = []
 
     def mean(self, x, dim):

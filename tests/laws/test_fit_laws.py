@@ -15,7 +15,7 @@ from sklearn.model_selection import KFold
 from milodo.errors import InvalidInput
 from milodo.fit import Choice, Task, fit_model, fit_path
 from milodo.fit.folds import Folds, deal_folds
-from milodo.fit.newton import Newton, sparse_quadratic
+from milodo.fit.newton import Here, Newton, sparse_quadratic
 from milodo.fit.walk import Moments
 from milodo.fit.walk import Newton as NewtonWalk
 from milodo.metrics import Units, off_by
@@ -61,11 +61,12 @@ def test_newtons_steps_never_lead_uphill_and_end_at_the_minimum_from_far_away(re
     far[:4] = torch.tensor([1.0, -2.0, 1.5, -1.0])
     values.append(float(problem.objective(far, OBSERVER)))
 
-    def off(_: int, x: torch.Tensor) -> float:
-        values.append(float(problem.objective(x, OBSERVER)))
-        return float(off_by(problem, problem.everywhere(x), OBSERVER, Units.of(problem, OBSERVER)).worst)
+    def off(_: int, here: Here) -> float:
+        values.append(float(problem.objective(here.x, OBSERVER)))
+        torch.testing.assert_close(here.value, problem.objective(here.x, OBSERVER))
+        return float(off_by(problem, problem.everywhere(here.x), OBSERVER, Units.of(problem, OBSERVER)).worst)
 
-    x, left, _ = Newton(problem, net.total, 3).run(far, off, 1e-10)
+    x, left, _ = Newton(problem, net.total, 3, net.nodes).run(far, off, 1e-10)
     assert left <= 1e-10 and values[0] > 2 * values[-1]
     assert all(later <= before * (1 + 1e-12) for before, later in itertools.pairwise(values))
     if k == 2:
