@@ -198,6 +198,20 @@ def test_a_row_longer_than_a_block_is_read(tmp_path, monkeypatch):
     assert np.array_equal(read_site(tmp_path / "a.csv", "y").features, wide.drop(columns="y"))
 
 
+def test_rows_are_counted_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "BLOCK", 64)
+    monkeypatch.setattr(readers, "ROWS", 16)
+    rows = [f"{k},{k},{k}" for k in range(1, 201)]
+    rows[149], rows[169] = "x,1,1", "x,1,1"
+    (tmp_path / "a.csv").write_text("\n".join(["a,b,y", *rows]))
+    with pytest.raises(InvalidInput, match=r"column 'a', row 150 is 'x', not a number \(the first of 2 such rows\)"):
+        read_site(tmp_path / "a.csv", "y")
+    rows[120] = "1,2"  # which takes Python's own parser
+    (tmp_path / "a.csv").write_text("\n".join(["a,b,y", *rows]))
+    with pytest.raises(InvalidInput, match=r"row 121 has 2 values, .*text in 'a' \(row 150: 'x'; 2 rows\)"):
+        read_site(tmp_path / "a.csv", "y")
+
+
 def test_words_in_later_blocks_are_classes_all_the_same(tmp_path, monkeypatch):
     from milodo.fit.sites import class_counts, indicator
 
