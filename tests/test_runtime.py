@@ -225,7 +225,7 @@ BREAKS = {
     "other columns": (
         "sex,bmi,progression\n1,2,3\n",
         [],
-        "node 1's site-1.csv has no column 'age', which node 0's site-0.csv has",
+        "node 1's site-1.csv has no columns 'age', 'bp', 's1', 's2', 's3', 's4', 's5', 's6', which node 0's site-0.csv has",
     ),
     "non-numeric target": ("age,sex,bmi,bp,s1,s2,s3,s4,s5,s6,progression\n1,2,3,4,5,6,7,8,9,1,much\n", [], "row 1 is 'much'"),
     "empty file": ("", [], "the file is empty"),

@@ -79,7 +79,7 @@ class Snapshots:
 
     def _unwritten(self, k: int, error: Exception) -> tuple[str, ...]:
         """What to say, and the remedy."""
-        why = error.strerror if isinstance(error, OSError) else shortened(error)
+        why = error.strerror if isinstance(error, OSError) else shortened(str(error).rpartition("I/O error: ")[2])
         said = f"{self.path(k)}: the snapshot after {k} iterations cannot be written ({why})."
         if not (before := self.available()):
             return (f"{said} There is none before it. Free some space, and start again.",)
