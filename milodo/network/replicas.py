@@ -85,10 +85,10 @@ def compared(net: Network, slots: Sequence[Slot], alike: Sequence[NodeTensor], *
 
 
 def digest(rows: Tensor) -> Tensor:
-    """CRC-32 of the exact bits of each row, over all instances [*batch, rows, d] -> [rows, 4] as bytes."""
-    whole = rows.detach().movedim(-2, 0).contiguous().cpu()
-    sums = [zlib.crc32(row) for row in whole.flatten(1).view(torch.uint8).numpy()] if len(whole) else []
-    return torch.from_numpy(np.array(sums, dtype="<u4").view(np.uint8).reshape(-1, DIGEST).copy()).to(rows.device)
+    """CRC-32 of the exact bits of each row [*batch, rows, d] -> [*batch, rows, 4], as bytes."""
+    exact = rows.detach().cpu().reshape(rows.shape[:-1].numel(), rows.shape[-1]).contiguous().view(torch.uint8).numpy()
+    sums = np.array([zlib.crc32(row) for row in exact], dtype="<u4")
+    return torch.from_numpy(sums.view(np.uint8).reshape(*rows.shape[:-1], DIGEST)).to(rows.device)
 
 
 # Over links
@@ -126,7 +126,7 @@ def _over_links(net: Network, now: Compared, k: int) -> Compared:
         return now
     if phase == 0:
         return now._replace(alarm=int(_links_differ(net, now.slots, k)))
-    now = now._replace(alarm=_passed_on(net, now.alarm, most=1 if phase <= hops else 2))
+    now = now._replace(alarm=_passed_on(net, now.alarm, most=1 if phase <= hops else 2, batch=now.slots[0].said.shape[:-2]))
     if phase == hops and now.alarm:
         if not net.holds:
             _say(net, k, ANEW)
@@ -152,7 +152,7 @@ def _by_arc(net: Network, slots: Sequence[Slot]) -> tuple[Tensor, Tensor]:
 def _links_differ(net: Network, slots: Sequence[Slot], k: int) -> bool:
     """Whether what a node held here has of a neighbour is not what the neighbour has said."""
     route, up, (said, heard) = net.routes.of_arcs, net.working(), _by_arc(net, slots)
-    wrong = (net.as_it_is(digest(said), route, up) != digest(heard)).any(-1)
+    wrong = _anywhere((net.as_it_is(digest(said), route, up) != digest(heard)).any(-1))
     if up is not None:
         wrong &= up[route.edges]
     for place in wrong.nonzero().flatten().tolist():
@@ -161,13 +161,13 @@ def _links_differ(net: Network, slots: Sequence[Slot], k: int) -> bool:
     return bool(wrong.any())
 
 
-def _passed_on(net: Network, alarm: int, most: int) -> int:
-    """The highest alarm here or at a neighbour."""
+def _passed_on(net: Network, alarm: int, most: int, batch: torch.Size) -> int:
+    """The highest alarm here or at a neighbour; one for all instances, and sent with each of them, like all that is counted."""
     route, up = net.routes.of_nodes, net.working()
-    came = net.as_it_is(torch.full((net.n, 1), alarm, dtype=torch.uint8, device=net.device), route, up)
+    came = net.as_it_is(torch.full((*batch, net.n, 1), alarm, dtype=torch.uint8, device=net.device), route, up)
     if up is not None:
-        came = came[up[route.edges]]
-    return max([alarm, *came.clamp(max=most).flatten().tolist()])
+        came = came[..., up[route.edges], :]
+    return max(alarm, min(most, int(came.max()) if came.numel() else 0))
 
 
 def _links_in_full(net: Network, slots: Sequence[Slot]) -> tuple[list[Slot], bool]:
@@ -185,23 +185,23 @@ def _links_in_full(net: Network, slots: Sequence[Slot]) -> tuple[list[Slot], boo
 
 
 def _over_tree(net: Network, now: Compared, k: int) -> Compared:
-    alike = _of_all([digest(part).expand(net.n, -1) for part in _shared(now)])
-    wrong = torch.zeros(net.n, 1, dtype=torch.uint8, device=net.device)
+    alike = _of_all([digest(part).expand(*part.shape[:-2], net.n, DIGEST) for part in _shared(now)])
+    wrong = torch.zeros_like(alike[..., :1])
     for number, hop in enumerate(net.routes.up):
         slots = [slot for slot in now.slots if slot.route == f"up{number}"]
-        own = [*(digest(slot.said) for slot in slots), alike.index_select(0, hop.senders)]
-        due = [*(digest(slot.heard) for slot in slots if slot.heard is not None), alike.index_select(0, hop.receivers)]
-        came = net.as_it_is(torch.cat((_of_all(own), wrong.index_select(0, hop.senders)), dim=-1), hop)
-        differ = (came[:, :DIGEST] != _of_all(due)).any(-1, keepdim=True)
-        for place in differ.flatten().nonzero().flatten().tolist():
+        own = [*(digest(slot.said) for slot in slots), alike.index_select(-2, hop.senders)]
+        due = [*(digest(slot.heard) for slot in slots if slot.heard is not None), alike.index_select(-2, hop.receivers)]
+        came = net.as_it_is(torch.cat((_of_all(own), wrong.index_select(-2, hop.senders)), dim=-1), hop)
+        differ = (came[..., :DIGEST] != _of_all(due)).any(-1, keepdim=True)
+        for place in _anywhere(differ.squeeze(-1)).nonzero().flatten().tolist():
             _differ(k, *_arrivals(net, number)[place])
-        wrong = _raised(wrong, hop.receivers, differ | (came[:, DIGEST:] != 0))
+        wrong = _raised(wrong, hop.receivers, differ | (came[..., DIGEST:] != 0))
     if not _from_root(net, wrong):
         return now._replace(agreed=True)
     _say(net, k, "what all nodes must have alike comes down the spanning tree in full, and what each has sent goes up again")
     now, beyond = _tree_in_full(net, now)
     for hop in net.routes.up:
-        beyond = _raised(beyond, hop.receivers, net.as_it_is(beyond.index_select(0, hop.senders), hop) != 0)
+        beyond = _raised(beyond, hop.receivers, net.as_it_is(beyond.index_select(-2, hop.senders), hop) != 0)
     if not _from_root(net, beyond):
         return now._replace(agreed=True)
     _say(net, k, f"some of them beyond rounding, so {ANEW}")
@@ -215,19 +215,19 @@ def _shared(now: Compared) -> list[Tensor]:
 
 
 def _of_all(digests: Sequence[Tensor]) -> Tensor:
-    """One digest of several [rows, 4]."""
+    """One digest of several [*batch, rows, 4]."""
     return digests[0] if len(digests) == 1 else digest(torch.cat(list(digests), dim=-1))
 
 
 def _raised(flags: Tensor, rows: Tensor, also: Tensor) -> Tensor:
-    """Flags [n, 1] as bytes, set at these rows, too, where these [rows, 1] are."""
-    return flags.scatter_reduce(0, rows.unsqueeze(-1), also.to(torch.uint8), "amax")
+    """Flags [*batch, n, 1] as bytes, set at these rows, too, where these [*batch, rows, 1] are."""
+    return flags.scatter_reduce(-2, rows.unsqueeze(-1).expand(also.shape), also.to(torch.uint8), "amax")
 
 
 def _from_root(net: Network, flags: Tensor) -> bool:
-    """The root's, at every node."""
+    """Whether the root's are set, at every node."""
     for hop in net.routes.down:
-        flags = flags.index_copy(0, hop.receivers, net.as_it_is(flags.index_select(0, hop.senders), hop))
+        flags = flags.index_copy(-2, hop.receivers, net.as_it_is(flags.index_select(-2, hop.senders), hop))
     return bool(flags.any())
 
 
@@ -239,15 +239,15 @@ def _arrivals(net: Network, number: int) -> list[tuple[int, int]]:
 
 
 def _tree_in_full(net: Network, now: Compared) -> tuple[Compared, Tensor]:
-    """What the root has, and what children have said; and which nodes [n, 1] were off by more than rounding. What is not finite
-    is not taken."""
+    """What the root has, and what children have said, as far as it is finite; and which nodes [*batch, n, 1] were off by more
+    than rounding."""
     parts = [part.expand(*part.shape[:-2], net.n, part.shape[-1]) for part in _shared(now)]
     came = torch.cat(parts, dim=-1)
     for hop in net.routes.down:
         came = came.index_copy(-2, hop.receivers, net.as_it_is(came.index_select(-2, hop.senders), hop))
     widths = [part.shape[-1] for part in parts]
     taken, off = zip(*map(_finite, came.split(widths, dim=-1), parts), strict=True)
-    shared, beyond, slots = iter(taken), torch.stack(off).amax(0).unsqueeze(-1), list[Slot]()
+    shared, beyond, slots = iter(taken), torch.stack(off).amax(0), list[Slot]()
     for slot in now.slots:
         if slot.route == "total":
             slot = slot._replace(said=next(shared))
@@ -259,7 +259,7 @@ def _tree_in_full(net: Network, now: Compared) -> tuple[Compared, Tensor]:
             assert slot.heard is not None
             hop = net.routes.up[int(slot.route.removeprefix("up"))]
             heard, off = _finite(net.as_it_is(slot.said, hop), slot.heard)
-            beyond = _raised(beyond, hop.receivers, off.unsqueeze(-1))
+            beyond = _raised(beyond, hop.receivers, off)
             slot = slot._replace(heard=heard)
         slots.append(slot)
     return now._replace(slots=slots, alike=list(shared)), beyond
@@ -274,14 +274,17 @@ def _begun(now: Compared) -> Compared:
 
 
 def _finite(came: Tensor, had: Tensor) -> tuple[Tensor, Tensor]:
-    """What came [*batch, rows, d] where it is finite, and else what we had; and which rows [rows] were off by more than rounding,
-    in any instance, as bytes."""
-    fine = came.isfinite().all(-1)
-    bound = ROUNDING * torch.finfo(came.dtype).eps * came.abs().amax(-1)
-    beyond = fine & ~((came - had).abs().amax(-1) <= bound)  # also where what we had is not a number
-    return torch.where(fine.unsqueeze(-1), came, had), beyond.reshape(beyond.shape[:-1].numel(), came.shape[-2]).any(0).to(
-        torch.uint8
-    )
+    """What came [*batch, rows, d] where it is finite, and else what we had; and which rows [*batch, rows, 1] were off by more
+    than rounding, as bytes."""
+    fine = came.isfinite().all(-1, keepdim=True)
+    bound = ROUNDING * torch.finfo(came.dtype).eps * came.abs().amax(-1, keepdim=True)
+    beyond = fine & ~((came - had).abs().amax(-1, keepdim=True) <= bound)  # also where what we had is not a number
+    return torch.where(fine, came, had), beyond.to(torch.uint8)
+
+
+def _anywhere(wrong: Tensor) -> Tensor:
+    """Of rows [*batch, rows]: in any instance [rows]."""
+    return wrong.reshape(wrong.shape[:-1].numel(), wrong.shape[-1]).any(0)
 
 
 def _differ(k: int, sender: int, receiver: int) -> None:

@@ -112,15 +112,27 @@ def family(graph: str, name: str) -> Lasso:
     return Lasso(topology(graph).n, D, 8, 0.0 if name == "base-rules" else 0.1)
 
 
+class Counting(DistributedNetwork):
+    """How many messages have a length of their own, whatever the method's messages are."""
+
+    plain = 0
+
+    def as_it_is(self, message, route, up=None):
+        before = self.traffic.messages
+        came = super().as_it_is(message, route, up)
+        type(self).plain += self.traffic.messages - before
+        return came
+
+
 def really(graph, name, method, options):
     """x at all nodes after a real run, what all sent, what all carried, who observes them, and by which network."""
-    real = DistributedNetwork(graph, timeout=60)
+    Counting.plain, real = 0, Counting(graph, timeout=60)
     observer, net = TreeObserver(real.peers, real.topology.n), degraded(real, **options)
     x = torch.zeros(2, real.topology.n, D, dtype=torch.float64)
     x[:, list(net.nodes)] = last(method.at(net.nodes), family(graph, name).sample([0, 1], nodes=net.nodes), net)
-    counts = torch.tensor([int(net.traffic.of((2,)).sum()), net.traffic.messages, real.peers.carried], dtype=torch.float64)
-    *sent, carried = map(int, observer.total(counts).tolist())
-    return observer.total(x), [net.traffic.rounds, *sent], carried, observer, real
+    counts = [int(net.traffic.of((2,)).sum()), net.traffic.messages, real.peers.carried, Counting.plain]
+    *sent, carried, plain = map(int, observer.total(torch.tensor(counts, dtype=torch.float64)).tolist())
+    return observer.total(x), [net.traffic.rounds, *sent], (carried, plain), observer, real
 
 
 def simulated(graph, name, method, options):
@@ -151,7 +163,8 @@ def main() -> None:
                 "size": size,
                 "sent": sent,
                 "simulated": [int(number) for number in counted],
-                "carried": carried,
+                "carried": carried[0],
+                "plain": carried[1],
                 "alone": group.world == topology(graph).n,
             }
         found["clocks"] = stopped_by_clocks(group, observer, real)

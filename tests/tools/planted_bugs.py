@@ -43,6 +43,8 @@ SCHEDULES, PREDICTION = "laws/test_schedule_laws.py", "laws/test_prediction_laws
 RESTARTS, RESUMED = "test_equations_restarts.py", "test_training_resumed.py"
 RAGGED, PASSES = "laws/test_ragged_laws.py", "laws/test_pass_laws.py"
 SECRET = "test_secret.py"
+RAGGED = "laws/test_ragged_laws.py"
+REPLICAS = "laws/test_replica_laws.py"
 BUGS = [
     # the network's calculus, and what is counted
     Bug("network/base.py", "agreed = (said + heard) / 2", "agreed = (said + heard) / 3", NET),
@@ -111,16 +113,16 @@ BUGS = [
     Bug("training/trainer.py", "        self.adam.zero_grad()", "        pass", "test_training.py -k segments"),
     Bug("training/loss.py", "value if spread is None else value + self.consensus * spread", "value", "test_training.py"),
     # one way to advance, one way to send
-    Bug("loop.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem, net.at_step(k))", ADVANCE),
-    Bug("loop.py", "algorithm.step(state, problem.at_step(k), net.at_step(k))", "algorithm.step(state, problem.at_step(k), net)", f"{ADVANCE} laws/test_snapshot_laws.py"),
+    Bug("loop.py", "problem, net = problem.at_step(k), net.at_step(k)", "net = net.at_step(k)", ADVANCE),
+    Bug("loop.py", "problem, net = problem.at_step(k), net.at_step(k)", "problem = problem.at_step(k)", f"{ADVANCE} laws/test_snapshot_laws.py"),
     Bug("network/channels.py", "default_rng([self.seed, k, round])", "default_rng([self.seed, round])", CHANNELS),
     Bug("network/base.py", "said = x if form is None else understood(form, x, exact)", "said = x", CHANNELS),
     Bug("judge.py", "late = self.seconds is not None and seconds >= self.seconds", "late = False", ADVANCE),
     Bug("algorithms/rule.py", "e = state.x if beta is None else state.x + beta * (state.x - state.last)", "e = state.x", "laws/test_rule_laws.py"),
     Bug("learned/per_node.py", "if graph == self.topology:", "if graph.n == self.topology.n:", "test_learned_kinds.py"),
     Bug("tree.py", "return tree_map(lambda part: part.index_select(0, rows), tree)", "return tree", "test_tree.py test_tuning.py"),
-    Bug("network/base.py", "memory.keep(Slot(torch.where(up, new_said, slot.said), torch.where(up, new_heard, slot.heard)))", "memory.keep(Slot(new_said, torch.where(up, new_heard, slot.heard)))", REM),
-    Bug("network/sums.py", "slot = Slot(memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d]))", "slot = Slot(part[..., :d], memory.learned(slot.heard, heard[..., :d]))", REM),
+    Bug("network/base.py", "Slot(torch.where(up, new_said, slot.said), torch.where(up, new_heard, slot.heard), slot.route)", "Slot(new_said, torch.where(up, new_heard, slot.heard), slot.route)", REM),
+    Bug("network/sums.py", "learned = memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d])", "learned = part[..., :d], memory.learned(slot.heard, heard[..., :d])", REM),
     Bug("network/channels.py", "return -(-d // together) * (together * b // 8)", "return d * b // 8", f"{REM} laws/test_channel_laws.py"),
     Bug("network/averaging.py", "found = found + c * d", "found = found + abs(c) * d", "laws/test_averaging_laws.py"),
     Bug("algorithms/tree_apg.py", "seen=torch.where(fine, seen, state.seen)", "seen=seen", "laws/test_tree_laws.py -k keeps"),
@@ -195,6 +197,20 @@ BUGS = [
     Bug("fit/sites.py", "features=np.take(site.features, [places[name] for name in columns], axis=1))", "features=site.features)", "test_tables.py -k another_order"),
     Bug("fit/readers.py", "self.problems.add_column(name, values, strange, self.rows)", "self.problems.add_column(name, values, strange)", "test_tables.py -k across_blocks"),
     Bug("bench/cache.py", 'content["digest"] == digest(content["result"])', 'content["digest"] != ""', "test_tampered.py -k altered"),
+    # replicas that are out of step
+    Bug("network/replicas.py", "wrong = _anywhere((net.as_it_is(digest(said), route, up) != digest(heard)).any(-1))", "wrong = _anywhere((net.as_it_is(digest(said), route, up) != digest(said)).any(-1)) & False", REPLICAS),
+    Bug("network/replicas.py", "wrong &= up[route.edges]", "pass", REPLICAS),
+    Bug("network/replicas.py", "bound = ROUNDING * torch.finfo(came.dtype).eps", "bound = 1e9 * torch.finfo(came.dtype).eps", REPLICAS),
+    Bug("network/replicas.py", "bound = ROUNDING * torch.finfo(came.dtype).eps", "bound = 0 * torch.finfo(came.dtype).eps", REPLICAS),
+    Bug("network/replicas.py", "return torch.where(fine, came, had), beyond.to(torch.uint8)", "return came, beyond.to(torch.uint8)", REPLICAS),
+    Bug("network/replicas.py", "now._replace(alarm=_passed_on(net, now.alarm", "now._replace(alarm=0 * _passed_on(net, now.alarm", REPLICAS),
+    Bug("network/replicas.py", "wrong = _raised(wrong, hop.receivers, differ | (came[..., DIGEST:] != 0))", "wrong = _raised(wrong, hop.receivers, differ)", REPLICAS),
+    Bug("network/replicas.py", "return [*(slot.said if slot.heard is None else slot.heard.flatten(-2).unsqueeze(-2) for slot in slots), *now.alike]", "return [slot.said if slot.heard is None else slot.heard.flatten(-2).unsqueeze(-2) for slot in slots]", REPLICAS),
+    Bug("network/replicas.py", "return now._replace(slots=slots, alarm=0, anew=True)", "return now._replace(alarm=0, anew=True)", REPLICAS),
+    Bug("network/replicas.py", "OF_SUMS = 64", "OF_SUMS = 8", REPLICAS),
+    Bug("network/replicas.py", "least = OF_LINKS * max(4, 1 + spreading(net, 0))", "least = OF_LINKS", REPLICAS),
+    Bug("algorithms/remembering.py", "inner = self.method.init(state.good, problem, net)", "inner = state.inner", REPLICAS),
+    Bug("algorithms/prox_lead.py", "(state.good, torch.zeros_like(state.y)) if now.anew", "(state.good, state.y) if now.anew", REPLICAS),
 ]  # fmt: skip
 
 
