@@ -24,13 +24,14 @@ from milodo.bench.run_file import RunFile
 from milodo.cli.tables import race_tables, tuning_table
 from milodo.errors import InvalidInput
 from milodo.files import write_json
-from milodo.report.endings import line_ends
+from milodo.report.endings import REACHED, line_ends
 from milodo.report.figures import draw_topology, write_figures
 from milodo.report.html import CHARTS, charts_script, write_report
 from milodo.report.layout import layout, node_size
 from milodo.report.run import Run
 from milodo.report.spoken import spoken
 from milodo.report.training import draw_training
+from milodo.report.tuning import grids
 from milodo.report.words import amount, number, summary
 from milodo.status import Status
 from milodo.topology import EXAMPLES, Topology, topology
@@ -411,6 +412,25 @@ def test_it_is_said_why_lines_end_and_which_methods_were_given_fewer_iterations(
     few = [*ended("dapg", 20, Status.STEPS), *ended("dapg", 40, Status.CONVERGED, 1), *ended("dapg", 50, Status.CONVERGED, 2)]
     run = Run(make_run(tmp_path / "few", complete(), few))
     assert run.curve("dapg", "k", run.quantities[0]).x[-1] == 20 and "used up" in line_ends(run)
+
+
+def test_candidates_stand_from_the_best_to_those_that_diverged(tmp_path):
+    run = complete()
+    grid = [
+        {"parameters": {"gamma": 0.1}, "score": 50.0, "reached": False, "gap": 1.0, "diverged": False},
+        {"parameters": {"gamma": 0.2}, "score": None, "reached": False, "gap": None, "diverged": True},
+        {"parameters": {"gamma": 0.3}, "score": 400.0, "reached": True, "gap": 1e-3, "diverged": False},
+        {"parameters": {"gamma": 0.4}, "score": 300.0, "reached": True, "gap": 1e-3, "diverged": False},
+    ]
+    run["tuning"]["prox-ed"] |= {"grid": grid, "best": {"gamma": 0.4}}
+    (shown,) = grids(Run(make_run(tmp_path, run, records_of({"prox-ed": 0.01}))))
+    assert [row["values"] for row in shown["rows"]] == [["0.4"], ["0.3"], ["0.1"], ["0.2"]]
+
+
+def test_a_line_of_which_just_half_converged_ends_where_the_last_of_these_did(tmp_path):
+    both = [*ended("dapg", 40, Status.CONVERGED), *ended("dapg", 300, Status.STEPS, 1)]
+    run = Run(make_run(tmp_path, complete(), both))
+    assert run.curve("dapg", "k", run.quantities[0]).x[-1] == 40 and REACHED in line_ends(run)
 
 
 def test_a_graph_too_large_to_be_drawn_is_said_to_be(tmp_path):
