@@ -8,6 +8,7 @@ there, in each thread at other places. What is exactly rounded everywhere (+, -,
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections import defaultdict, deque
 from contextlib import ExitStack, contextmanager
@@ -26,8 +27,8 @@ PATIENCE = 60.0
 """Seconds after which a message that does not come is missing: only a failing test waits for it."""
 INEXACT = {
     "addmm", "mm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "sum", "mean", "norm", "linalg_vector_norm", "prod",
-    "cumsum", "std", "var", "index_add", "scatter_add", "addcmul", "addcdiv", "lerp", "exp", "expm1", "log", "log1p", "log2", "pow",
-    "sigmoid", "tanh", "erf", "softplus", "_softmax", "_log_softmax", "logsumexp", "log_sigmoid_forward", "logaddexp",
+    "cumsum", "std", "var", "index_add", "scatter_add", "addcmul", "addcdiv", "lerp", "exp", "expm1", "log", "log1p", "log2",
+    "pow", "sigmoid", "tanh", "erf", "softplus", "_softmax", "_log_softmax", "logsumexp", "log_sigmoid_forward", "logaddexp",
     "special_expit", "xlogy", "special_xlogy", "_linalg_eigh", "_linalg_svd", "_linalg_solve_ex", "linalg_inv_ex",
     "linalg_cholesky_ex", "linalg_qr", "linalg_lstsq", "linalg_pinv", "cholesky_solve", "triangular_solve",
     "linalg_solve_triangular",
@@ -41,6 +42,19 @@ FUNCTIONS = {
 """Those of numpy and Python."""
 
 
+PACKAGE, READS = "/milodo/", ("_local_scalar_dense", "equal", "is_nonzero", "allclose")
+"""Operations by which a program learns what numbers a tensor holds, beside `tolist`."""
+
+
+class Read(NamedTuple):
+    """A number, or several, that a line of the package may decide by."""
+
+    file: str
+    function: str
+    line: int
+    value: Any
+
+
 POOL = 1 << 12
 """Nudges that are drawn at once."""
 
@@ -50,7 +64,7 @@ class Nudged(TorchDispatchMode):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.numbers = np.random.default_rng(seed)
+        self.numbers, self.read = np.random.default_rng(seed), list[Read]()
         self.nudges, self.units = 0, self._drawn(POOL)
 
     def _drawn(self, count: int) -> np.ndarray:
@@ -63,11 +77,24 @@ class Nudged(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__.rstrip("_") in INEXACT:
+        if func.overloadpacket.__name__ in READS:
+            self.reads(out)
+        elif func.overloadpacket.__name__.rstrip("_") in INEXACT:
             for part in out if isinstance(out, tuple | list) else (out,):
                 if isinstance(part, torch.Tensor) and part.dtype in (torch.float64, torch.float32) and part.numel():
                     self._nudge(part)
         return out
+
+    def reads(self, value: Any) -> None:
+        """Keeps what the program learns about the numbers in a tensor, and which of its lines does."""
+        frame = sys._getframe(2)
+        while frame is not None and PACKAGE not in frame.f_code.co_filename:
+            if "/tests/" in frame.f_code.co_filename:
+                return
+            frame = frame.f_back
+        if frame is not None:
+            file = frame.f_code.co_filename.partition(PACKAGE)[2]
+            self.read.append(Read(file, frame.f_code.co_name, frame.f_lineno, value))
 
     def _nudge(self, x: torch.Tensor) -> None:
         """In place, at half of the places; whole numbers stay what they are, for sums of whole numbers are exact."""
@@ -105,11 +132,21 @@ def nudging(function: Any) -> Any:
 def nudged_functions():
     """numpy's and Python's functions round as their thread does."""
     own = [(module, name, getattr(module, name)) for module, names in FUNCTIONS.items() for name in names]
+    tolist = torch.Tensor.tolist
+
+    def listed(x: torch.Tensor) -> Any:
+        found, rounding = tolist(x), getattr(HERE, "rounding", None)
+        if rounding is not None:
+            rounding.reads(found)
+        return found
+
+    torch.Tensor.tolist = listed  # type: ignore[method-assign]
     try:
         for module, name, function in own:
             setattr(module, name, nudging(function))
         yield
     finally:
+        torch.Tensor.tolist = tolist  # type: ignore[method-assign]
         for module, name, function in own:
             setattr(module, name, function)
 
@@ -179,11 +216,12 @@ class Sent(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a rank has sent, in order, what its work gave, and the exchanges that it counted."""
+    """What a rank has sent, in order, what its work gave, the exchanges that it counted, and what it read of its tensors."""
 
     sent: list[Sent]
     found: Any
     exchanges: int
+    read: list[Read]
 
 
 @contextmanager
@@ -217,7 +255,8 @@ def ranks(work: Any, graph: str, *, world: int = 0, seed: int | None = None) -> 
                 if seed is not None:
                     HERE.rounding = stack.enter_context(Nudged(100 * seed + rank))
                 net = DistributedNetwork(graph, timeout=PATIENCE, wire=Mail(post, rank, world))
-                found[rank] = work(net, TreeObserver(net.peers, net.topology.n)), net.peers.number
+                done = work(net, TreeObserver(net.peers, net.topology.n))
+                found[rank] = done, net.peers.number, [] if seed is None else HERE.rounding.read
         except BaseException as error:
             with post.changed:
                 failures.append(error)

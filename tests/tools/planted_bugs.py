@@ -45,6 +45,7 @@ RAGGED, PASSES = "laws/test_ragged_laws.py", "laws/test_pass_laws.py"
 SECRET = "test_secret.py"
 RAGGED = "laws/test_ragged_laws.py"
 REPLICAS = "laws/test_replica_laws.py"
+RAGGED, ROUNDING = "laws/test_ragged_laws.py", "laws/test_rounding_laws.py"
 BUGS = [
     # the network's calculus, and what is counted
     Bug("network/base.py", "agreed = (said + heard) / 2", "agreed = (said + heard) / 3", NET),
@@ -59,6 +60,17 @@ BUGS = [
     Bug("network/consensus.py", "x = x - net.lap(x) / value", "x = x - net.lap(x) / value / 2", SITES),
     Bug("network/base.py", 'e, "amax")', 'e, "amin")', CHANNELS),
     Bug("network/observer.py", "return self.total(x.sum(dim)) / self.n", "return self.total(x.sum(dim)) / (self.n + 1)", f"{UNITS} -k real"),
+    # what processes decide by, and whether a message is the one expected
+    Bug("metrics.py", "if not problem.reg.walled:", "if torch.equal(problem.reg.inside(here := mean_point(x, observer)), here):", f"{ROUNDING} -k certificates"),
+    Bug("judge.py", "return float(self.observer.agreed(worst))", "return float(worst)", f"{ROUNDING} -k stopping"),
+    Bug("problems/sampled.py", "if float(told[-1]) > 0.5:", "if bool(near):", f"{ROUNDING} -k fit"),
+    Bug("fit/walk.py", "off = self.observer.agreed(off_by(problem, self.x, self.observer, self.units).worst).tolist()", "off = off_by(problem, self.x, self.observer, self.units).worst.tolist()", f"{ROUNDING} -k path"),
+    Bug("fit/pooled.py", "lambda x: maximum(net, net.topology.n * average(net, x))", "lambda x: net.topology.n * average(net, x)", f"{ROUNDING} -k scale"),
+    Bug("algorithms/tree_apg.py", "return in_order(a * b)", "return (a * b).sum(-1, keepdim=True)", f"{ROUNDING} -k hold"),
+    Bug("network/averaging.py", "return round(self._contraction, DIGITS)", "return self._contraction", f"{ROUNDING} -k graph"),
+    Bug("network/consensus.py", "(round(product[values == value].item(), DIGITS), value)", "(product[values == value].item(), value)", f"{ROUNDING} -k graph"),
+    Bug("network/frames.py", "if fits and (k, number, kind) == own[1:]:", "if fits:", "test_expected.py"),
+    Bug("network/frames.py", "fits = size <= self.size if varies else size == own[0]", "fits = True", "test_expected.py"),
     # graphs and weights
     Bug("topology/weights.py", "[topology.ends].max(0)", "[topology.ends].min(0)", "laws/test_weight_laws.py"),
     Bug("topology/spectrum.py", "(b.ravel()[1:] - b.mean())", "(b.ravel()[1:])", SPECTRUM),
