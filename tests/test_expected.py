@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from real import finish, start
+from real import begin, finish, free_port, start
+from sklearn.datasets import load_breast_cancer
+from test_sites import write_csv
 
 from milodo.network.frames import DOWN, HEADER, KINDS, NODES, Frame, OutOfStep, framed, untrimmed
 
@@ -97,3 +99,28 @@ def test_real_processes_say_so_too():
     ends = finish(start(["-c", OUT_OF_STEP], 2))
     assert all(end.code > 0 for end in ends), "a process was aborted"
     assert any("OutOfStep: node" in end.err and "248 bytes, iteration 1, exchange 2" in end.err for end in ends), ends
+
+
+def test_sites_with_other_numbers_of_threads_gossip_to_one_model(tmp_path):
+    """Raw columns, the logistic loss and gossip: what aborted when processes rounded differently."""
+    data, port = load_breast_cancer(), free_port()
+    for rank, rows in enumerate((slice(0, 200), slice(200, 260), slice(260, 275))):
+        write_csv(tmp_path / f"{rank}.csv", map(str, data.feature_names[:5]), data.data[rows, :5], "y", data.target[rows])
+    command = [
+        "-m",
+        "milodo",
+        "node",
+        "--data",
+        str(tmp_path / "{rank}.csv"),
+        "--target",
+        "y",
+        "--loss",
+        "logistic",
+        "--l1",
+        "0.01",
+    ]
+    command += ["--links", "lossy", "--graph", "ring(3)", "--tolerance", "1e-2", "--out", str(tmp_path / "out")]
+    ends = finish([begin(command, rank, 3, port, OMP_NUM_THREADS=str(1 + rank)) for rank in range(3)])
+    assert [end.code for end in ends] == [0, 0, 0], [end.err for end in ends]
+    models = [tmp_path / "out" / "coefficients.csv", *(tmp_path / "out" / f"node-{rank}" / "coefficients.csv" for rank in (1, 2))]
+    assert len({model.read_bytes() for model in models}) == 1

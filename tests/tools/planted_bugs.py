@@ -63,10 +63,9 @@ BUGS = [
     # what processes decide by, and whether a message is the one expected
     Bug("metrics.py", "if not problem.reg.walled:", "if torch.equal(problem.reg.inside(here := mean_point(x, observer)), here):", f"{ROUNDING} -k certificates"),
     Bug("judge.py", "return float(self.observer.agreed(worst))", "return float(worst)", f"{ROUNDING} -k stopping"),
-    Bug("problems/sampled.py", "if float(told[-1]) > 0.5:", "if bool(near):", f"{ROUNDING} -k fit"),
     Bug("fit/walk.py", "off = self.observer.agreed(off_by(problem, self.x, self.observer, self.units).worst).tolist()", "off = off_by(problem, self.x, self.observer, self.units).worst.tolist()", f"{ROUNDING} -k path"),
     Bug("fit/pooled.py", "lambda x: maximum(net, net.topology.n * average(net, x))", "lambda x: net.topology.n * average(net, x)", f"{ROUNDING} -k scale"),
-    Bug("algorithms/tree_apg.py", "return in_order(a * b)", "return (a * b).sum(-1, keepdim=True)", f"{ROUNDING} -k hold"),
+    Bug("algorithms/tree_apg.py", "return in_order(a * b)", "return (a * b).sum(-1, keepdim=True)", f"{ROUNDING} -k inner"),
     Bug("network/averaging.py", "return round(self._contraction, DIGITS)", "return self._contraction", f"{ROUNDING} -k graph"),
     Bug("network/consensus.py", "(round(product[values == value].item(), DIGITS), value)", "(product[values == value].item(), value)", f"{ROUNDING} -k graph"),
     Bug("network/frames.py", "if fits and (k, number, kind) == own[1:]:", "if fits:", "test_expected.py"),
