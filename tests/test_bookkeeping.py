@@ -13,16 +13,21 @@ import pytest
 from test_report import complete, make_run, records_of
 from test_reproduce import LAST, RACE, made_up
 
+from milodo.algorithms.auto import Facts, choose
 from milodo.algorithms.parameters import Choice
 from milodo.algorithms.uneven import LONGER, WORTH, priced, uneven
-from milodo.bench import cache
+from milodo.bench import cache, plan
 from milodo.bench.merge import merge_runs
+from milodo.config import load_experiment
 from milodo.config.panels import ExpectTable
 from milodo.errors import InvalidInput
 from milodo.folder import RunFolder
 from milodo.network import StackedNetwork, probe
 from milodo.network.digits import digits_size
+from milodo.problems.datasets import adult
 from milodo.problems.splits import split
+from milodo.report.figures import new_figure
+from milodo.report.penalty import NAMED, _coefficients
 from milodo.report.run import Run
 from milodo.report.verdict import Level, _settled, judged
 from milodo.topology import topology
@@ -117,7 +122,41 @@ def test_steps_of_their_own_are_those_that_need_fewest_rounds_and_only_where_tha
     assert taken == {True, False}
 
 
+def test_auto_is_chosen_for_the_largest_curvature_of_each_node_on_any_instance(tmp_path, monkeypatch):
+    (tmp_path / "a.toml").write_text(
+        '[problem]\nfamily = "lasso"\nn = 3\nd = 4\nN = 5\n[network]\ntopology = "ring(3)"\n'
+        '[run]\niterations = 5\ninstances = 3\nbatch = 1\n[[methods]]\nname = "auto"\n'
+    )
+    experiment, asked = load_experiment(tmp_path / "a.toml"), []
+    told = iter([(1.0, 5.0, 2.0), (4.0, 1.0, 2.0), (2.0, 2.0, 3.0)])
+    monkeypatch.setattr(plan, "learn", lambda *_: Facts(L=5.0, mean=2.0, pooled=1.0, curvatures=next(told)))
+    monkeypatch.setattr(plan, "choose", lambda pay, facts, *also: asked.append(facts) or choose(pay, facts, *also))
+    plan.Planner(experiment, experiment.network.network(seed=0), lambda *_: None).plan(experiment.methods[0])
+    assert [facts.curvatures for facts in asked] == [(4.0, 5.0, 3.0)]
+
+
+def test_the_picture_names_the_columns_that_are_largest_where_the_penalty_was_chosen():
+    d = NAMED + 3
+    chosen, smallest = np.arange(d, dtype=float), 100.0 * np.arange(d)[::-1]  # what matters least there grows most after it
+    record = {
+        "columns": [f"c{k}" for k in range(d)], "penalties": [1.0, 0.1, 0.01], "scale": [1.0] * d, "chosen": 1, "best": 1,
+        "coefficients": [[0.0] * d, chosen.tolist(), smallest.tolist()], "used": [0, d - 1, d - 1],
+    }  # fmt: skip
+    panel = new_figure(4, 3).subplots()
+    _coefficients(panel, record)
+    named = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert named[: NAMED - 1] == [f"c{k}" for k in range(d - 1, d - NAMED, -1)] and f"{d - NAMED + 1} others" in named
+
+
 # data and links
+@pytest.mark.parametrize("column", range(adult.ATTRIBUTES))
+def test_a_census_row_with_a_gap_in_any_column_is_dropped(tmp_path, column):
+    row = ["1"] * adult.ATTRIBUTES + ["<=50K"]
+    gap = [*row[:column], adult.MISSING, *row[column + 1 :]]
+    (tmp_path / "adult.data").write_text(f"{', '.join(row)}\n{', '.join(gap)}\n")
+    assert adult._rows(tmp_path / "adult.data") == [row]
+
+
 def test_dirichlet_keeps_the_shares_of_labels_that_are_not_equally_frequent():
     labels = np.repeat([0, 1, 2], [7000, 2000, 1000])
     for rows in split("dirichlet(1e6)", labels, 5, 1000):

@@ -104,6 +104,23 @@ def test_what_is_given_gentler_than_needed_stays_what_it_is():
     close(run(method, problem, net, 50).inner, run(bare(method), problem, net, 50))
 
 
+def test_at_rest_rounding_that_goes_back_and_forth_alarms_nobody():
+    problem, net = Lasso(6, 2, 20, 0.0).sample([0, 1, 2, 3]), StackedNetwork("ring(6)")
+    L = float(problem.lipschitz().max())
+    method = GuardedED(gamma=1 / L, K=1, floor=0.2 / L)
+    state = run(method, problem, net, 1500)
+    assert float(method.last(net)) > 0 and not state.level.any() and bool((state.k == 1500).all())
+
+
+@pytest.mark.parametrize(("gamma", "dual", "momentum"), [(4, 1, 1), (1, 8, 1), (1, 1, 4), (2, 16, 8), (1, 1, 1)])
+def test_the_last_level_is_the_first_at_which_every_constant_is_safe(gamma, dual, momentum):
+    """Constants that are so many times bolder than safe ones: each level halves by how much."""
+    net, L = StackedNetwork("ring(8)"), 3.0
+    most, sigma = AcceleratedED(gamma=1 / L, K=1).allowed(net)
+    method = GuardedED(gamma=gamma / L, K=1, floor=1 / L, dual=dual * sigma, momentum=1 - (1 - most) / momentum)
+    assert 2.0 ** float(method.last(net)) == max(gamma, dual, momentum)
+
+
 def test_information_travels_one_hop_per_round_while_nodes_go_up():
     n = 20
     problem, other = Lasso(n, 3, 8, 0.01).sample([0]), Lasso(n, 3, 8, 0.01).sample([1])
