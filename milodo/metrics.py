@@ -16,6 +16,8 @@ def mean_point(x: NodeTensor, observer: Observer) -> Point:
     return observer.mean(x, dim=-2)
 
 
+TINY = 1e-300
+"""What stands for a Lipschitz constant of 0: that of a loss which nothing changes."""
 TOUCH = 1e-6
 """How far beyond a wall of r an average still counts as touching it, relative to the size of what was averaged."""
 
@@ -40,7 +42,7 @@ def consensus_error(x: NodeTensor, observer: Observer) -> torch.Tensor:
 
 def residual(problem: Problem, x: Point, observer: Observer) -> torch.Tensor:
     """L ‖x - prox_{r/L}(x - ∇f(x)/L)‖₂: zero exactly at the optimum, and ‖∇f‖ where r = 0."""
-    L = observer.mean(problem.lipschitz(), dim=-1).unsqueeze(-1)
+    L = observer.mean(problem.lipschitz(), dim=-1).clamp(min=TINY).unsqueeze(-1)
     gradient = observer.mean(problem.grad(problem.everywhere(x)), dim=-2)
     return (L * (x - problem.reg.prox(x - gradient / L, 1 / L))).norm(dim=-1)
 
@@ -64,7 +66,7 @@ class Units:
         sums = observer.mean(torch.stack((*own, problem.lipschitz().expand_as(own[0])), dim=-1), dim=-2)
         at_start, value, gradient, L = sums.unbind(-1)
         # What an intercept explains to rounding (targets that are all the same) leaves no unit: rounding is one then.
-        return cls(value.abs().maximum(torch.finfo(problem.dtype).eps * at_start.abs()), gradient, L)
+        return cls(value.abs().maximum(torch.finfo(problem.dtype).eps * at_start.abs()), gradient, L.clamp(min=TINY))
 
 
 def losses(problem: Problem, x: NodeTensor) -> NodeScalar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,11 @@ from torch import Tensor
 from milodo.algorithms import METHODS, AcceleratedED, Algorithm, Remembering, TreeAPG
 from milodo.algorithms.auto import Chosen, Facts, Link, choose, learn
 from milodo.checks import Checks, Look
-from milodo.errors import InvalidInput, unknown
+from milodo.errors import InvalidInput, quoted, unknown
 from milodo.fit import costs, newton
 from milodo.fit.audit import refuse_faulty
 from milodo.fit.newton import Newton
-from milodo.fit.pooled import Scaling, penalty, pooled_problem, scaling, total_of
+from milodo.fit.pooled import Scaling, pooled_problem, power, scaling, total_of
 from milodo.fit.scales import OddScale, odd_scales
 from milodo.fit.separation import separated
 from milodo.fit.task import Fit, Task
@@ -38,6 +39,8 @@ from milodo.words import amount, brief
 
 LARGEST = 1 << 30
 """Bytes of moments that are still summed: a site holds a matrix of twice that."""
+LONGEST = 511
+"""The largest exponent of a unit of targets whose square is a number."""
 LOOKS = {"curvatures": 1, "sums": 10, "gossip": 20}
 """Iterations between two looks at the stopping rule, at least."""
 
@@ -100,8 +103,8 @@ def fit_model(
     if caution and not known:
         for sentence in cautions:
             caution(sentence)
-    outputs = scaled.target.shape[-1]
-    reg = penalty(task.l1, None if task.standardise else scaled.scale[0].repeat_interleave(outputs), task.l2)
+    scaled = scaled if task.standardise else scaled.against(task.l2)
+    reg = scaled.penalty(task.l1, task.l2, standardise=task.standardise)
     problem = pooled_problem(
         task.loss, features, targets, scaled, reg, n=net.topology.n, intercept=task.intercept, weights=weights
     )
@@ -147,19 +150,21 @@ def fit_model(
     look = min(looks, key=lambda each: each.worst) if status is Status.CONVERGED else looks[-1]
     assert look.off is not None
     refuse_faulty(problem, first, look.point, net, observer)
-    w, shift = in_units(look.point, problem, scaled, task.intercept)
+    w, shift = in_units(look.point, problem, scaled, task.intercept, columns)
     facts: dict[str, Any] = {"unit": float(units.value), "tolerance": task.tolerance, "n": net.topology.n}
     if (apart := separated(problem, look.point, observer, **facts)) is not None:
         cautions.append(apart.sentence(columns, classes or labels, _plain(w)))
         if caution:
             caution(cautions[-1])
+    unit = math.ldexp(1.0, 2 * scaled.response) if abs(scaled.response) < LONGEST else math.inf if scaled.response > 0 else 0.0
     spent = ledger(net, observer, setup)
     return Fit(
         columns=columns, coefficients=_plain(w), intercept=_plain(shift),
-        standardised=_plain(w * scaled.scale[0]) if task.standardise else None,
+        standardised=_plain(w * scaled.size) if task.standardise else None,
         classes=classes, samples=int(scaled.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters or {},
-        objective=float(look.objective), unit=float(units.value), gap=float(look.off.gap), residual=float(look.off.moved),
+        objective=unit * float(look.objective), unit=unit * float(units.value), gap=float(look.off.gap),
+        residual=float(look.off.moved),
         consensus=float(look.off.consensus),
         iterations=done, status=status, rounds=spent.rounds, bytes=spent.bytes,
         seconds=time.perf_counter() - begun, traffic=spent, warnings=tuple(cautions),
@@ -177,7 +182,7 @@ def ledger(net: Network, observer: Observer, setup: Traffic) -> Ledger:
     return Ledger(*(Spent(*part) for part in zip(rounds, sent, strict=True)))
 
 
-def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool) -> tuple[Tensor, Tensor]:
+def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool, columns: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
     """Coefficients [d] and intercept [] in the units of the data; of k classes [k, d] and [k].
 
     Of the coefficients of several classes that predict the same probabilities, those that add up to 0 over the classes, where no
@@ -188,9 +193,14 @@ def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool) -> tu
     if len(target) > 1 and isinstance(problem.reg.reg if isinstance(problem.reg, Sparing) else problem.reg, Zero):
         w = w - (in_order(w.mT) / len(w)).mT
     # Sums in one order: all sites end with the same model, to the bit.
-    shift = (x[-len(target) :] + target * problem.translates if intercept else torch.zeros_like(target)) - in_order(w * mean)[
-        :, 0
-    ]
+    beside = x[-len(target) :] + target * problem.translates if intercept else torch.zeros_like(target)
+    shift = beside - in_order(w * mean)[:, 0]
+    if scaled.columns is not None:
+        finite = torch.isfinite(w).all(0)
+        w, shift = power(w, scaled.response - scaled.columns), power(shift, torch.tensor(scaled.response))
+        for k in torch.nonzero(finite & ~torch.isfinite(w).all(0)).flatten().tolist():
+            name = f"{quoted(columns[k])}" if columns else f"{k + 1}"
+            raise InvalidInput(f"the coefficient of column {name} is larger than 64 bits hold. Give that column in larger units.")
     if len(target) == 1:
         return w[0], shift[0]
     return w, shift - in_order(shift) / len(shift) if intercept else shift

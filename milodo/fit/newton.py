@@ -155,8 +155,9 @@ def minimise(H: Tensor, g: Tensor, x: Point, reg: Regularizer) -> Point:
         solved = torch.linalg.pinv(H[d:, d:], hermitian=True) @ torch.column_stack((h.mT, g0))  # [spares, d + 1]
         z = minimise(H[:d, :d] - h @ solved[:, :d], g[:d] - h @ solved[:, d], x[:d], reg.reg)
         return torch.cat((z, x[d:] - solved[:, d] - solved[:, :d] @ (z - x[:d])))
-    w = reg.slope(torch.full_like(x, BESIDE))
-    return sparse_quadratic(H + torch.diag(reg.bend(x)), H @ x - g, w, x)
+    bend = reg.bend(x)
+    w = (reg.slope(torch.full_like(x, BESIDE)) - BESIDE * bend).clamp(min=0)
+    return sparse_quadratic(H + torch.diag(bend), H @ x - g, w, x)
 
 
 def sparse_quadratic(H: Tensor, c: Tensor, w: Tensor, z: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from milodo.errors import InvalidInput, unknown, whole
 from milodo.fit.curve import RULES, Curve
 from milodo.fit.folds import SITES, Folds, deal_folds, fold_count
 from milodo.fit.model import Known, Plan, fit_model, in_units, ledger, plan_for, start_of
-from milodo.fit.pooled import Scaling, Total, penalty, pooled_problem, scaling, total_of
+from milodo.fit.pooled import Scaling, Total, pooled_problem, scaling, total_of
 from milodo.fit.scales import odd_scales
 from milodo.fit.task import Fit, Task
 from milodo.fit.walk import Iterated, Moments, Newton, Walk
@@ -211,11 +211,12 @@ def fit_path(
         along(1.0, f"{len(penalties)} penalties, {penalties[decided.chosen]:.3g} chosen")
     spent = ledger(net, observer, setup)
     name, times = MEASURES.get(task.loss, ("mean loss", 1.0))
+    times = np.ldexp(times, 2 * scaled.response)
     models = [in_units(point[0], problem, scaled, task.intercept) for point in points]
     path = PenaltyPath(
         columns=columns, measure=name, penalties=penalties,
         coefficients=[w.tolist() for w, _ in models], intercepts=[shift.tolist() for _, shift in models],
-        scale=scaled.scale[0].tolist(),
+        scale=scaled.size.tolist(),
         losses=(times * np.array(curve.losses)).tolist(), mean=(times * decided.mean).tolist(),
         error=(times * decided.error).tolist(), tolerances=curve.tolerances, best=decided.best, chosen=decided.chosen,
         rule=choice.rule, folds="one site each" if choice.folds == SITES else f"{choice.folds} inside the sites",
@@ -228,7 +229,7 @@ def fit_path(
 
 def _bare(l1: float, task: Task, scaled: Scaling) -> Regularizer:
     """Of the features alone."""
-    return penalty(l1, None if task.standardise else scaled.scale[0].repeat_interleave(scaled.target.shape[-1]))
+    return scaled.penalty(l1, standardise=task.standardise)
 
 
 def _walk(

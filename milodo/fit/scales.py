@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from milodo.errors import shortened
-from milodo.fit.pooled import Scaling
+from milodo.fit.pooled import Scaling, power
 from milodo.network import Network, Observer
 
 ODD = 100.0
@@ -60,6 +60,7 @@ def odd_scales(
         return ()
     counted = features if weights is None else [X[s > 0] for X, s in zip(features, weights, strict=True)]
     rows = [_sampled(X) for X in counted]
+    rows = rows if scaled.columns is None else [power(X, -scaled.columns) for X in rows]
     varies = torch.stack([X.ne(X[:1]).any(0) if len(X) else X.new_zeros(X.shape[1], dtype=torch.bool) for X in rows])
     pooled = (scaled.scale.square() + scaled.mean.square()).sqrt()
     own = torch.stack([X.square().mean(0).sqrt() if len(X) else X.new_zeros(X.shape[1]) for X in rows]) / pooled

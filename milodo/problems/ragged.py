@@ -22,6 +22,8 @@ from milodo.problems.sampled import Sampled
 from milodo.types import NodeScalar, NodeTensor, Point
 
 __all__ = ["Origin", "Ragged", "Rows", "ragged"]
+ULPS = 4 * torch.finfo(torch.float64).eps
+"""Of the largest coordinate: what points that should be the same may differ by. Predictions are rounded by more."""
 KEPT = 2
 """Points of which what was found is remembered: where a method is, and where it might go."""
 
@@ -71,7 +73,7 @@ class Ragged(InBlocks):
     def _see(self, x: Point) -> Seen:
         """What is known of a point that all nodes share: a pass over the rows, unless only intercepts make it another than one
         that is known."""
-        found = next((seen for seen in self._seen if torch.equal(seen.x, x)), None)
+        found = next((seen for seen in self._seen if same(seen.x, x)), None)
         if found is None:
             found = self._beside(x) or self._passed(x)
             self._seen = [found, *self._seen[: KEPT - 1]]
@@ -192,6 +194,11 @@ class Ragged(InBlocks):
 
         slope, bend = observer.mean(self._of_losses(part, u), dim=-2)
         return (slope / bend).unsqueeze(-1)
+
+
+def same(x: Point, y: Point) -> bool:
+    """Up to rounding. x + 1 · (y - x) is not y, and neither is the mean of many y."""
+    return torch.equal(x, y) or bool(((x - y).abs() <= ULPS * y.abs().max()).all())
 
 
 @cache

@@ -127,7 +127,7 @@ class Rows:
         found = torch.ones(self.n, self.columns, dtype=torch.float64)
         for group in self.groups:
             if group.large:
-                found[group.nodes, : self.columns - self.intercept] = 1 / self.scale[group.nodes]
+                found[group.nodes, : self.columns - self.intercept] = 1 / self.scale[group.nodes]  # 0 where it is infinite
         return found
 
     def _copied(self, group: Group) -> Tensor:

@@ -46,6 +46,7 @@ SECRET = "test_secret.py"
 RAGGED = "laws/test_ragged_laws.py"
 REPLICAS = "laws/test_replica_laws.py"
 RAGGED, ROUNDING = "laws/test_ragged_laws.py", "laws/test_rounding_laws.py"
+RAGGED, PASSES, EXTREME = "laws/test_ragged_laws.py", "laws/test_pass_laws.py", "laws/test_extreme_laws.py"
 BUGS = [
     # the network's calculus, and what is counted
     Bug("network/base.py", "agreed = (said + heard) / 2", "agreed = (said + heard) / 3", NET),
@@ -170,12 +171,19 @@ BUGS = [
     Bug("problems/in_blocks.py", "weights * (rows.length / self.samples)", "weights", RAGGED),
     Bug("problems/in_blocks.py", 'vars(other).pop("_gram", None)', "pass", RAGGED),
     Bug("problems/in_blocks.py", "other.origins = {}", "pass", RAGGED),
-    Bug("problems/ragged.py", "if torch.equal(seen.x, x)), None)", "if seen.x.shape == x.shape), None)", RAGGED),
+    Bug("problems/ragged.py", "if same(seen.x, x)), None)", "if seen.x.shape == x.shape), None)", RAGGED),
     Bug("problems/ragged.py", "found.grad = self._grad(seen) + step * found.bent", "found.grad = self._grad(seen)", PASSES),
     Bug("problems/ragged.py", "grad = grad - t * bent", "grad = grad", RAGGED),
     Bug("problems/ragged.py", "(1 - s) * s * t * slope", "s * t * slope", PASSES),
     Bug("problems/moments.py", "if bool((far & (away.abs() > ROUNDING * centre.abs())).any()):", "if False:", PASSES),
     Bug("problems/moments.py", "sums[:-1, :-1] - torch.outer(away, shift)", "sums[:-1, :-1]", PASSES),
+    Bug("fit/pooled.py", "if _is_extreme(X, y, m):", "if False:", EXTREME),
+    Bug("fit/pooled.py", "replace(inner, columns=columns, response=response)", "replace(inner, columns=columns)", EXTREME),
+    Bug("fit/pooled.py", "torch.where(scaled.constant, torch.inf, scaled.scale)", "scaled.scale", EXTREME),
+    Bug("fit/pooled.py", "power(l1 / size, torch.tensor(-self.response))", "l1 / size", EXTREME),
+    Bug("fit/pooled.py", "tiny = self.size < BESIDE * math.sqrt(l2)", "tiny = self.size < 0", EXTREME),
+    Bug("fit/newton.py", " - BESIDE * bend).clamp(min=0)", ").clamp(min=0)", EXTREME),
+    Bug("problems/weighed.py", "/ (1 + step * self.mu)", "/ (1 + self.mu)", EXTREME),
     Bug("problems/blocks.py", "torch.set_num_threads(threads)", "pass", PASSES),
     Bug("problems/in_blocks.py", "% g.size % 2 == 0", "% 2 == 0", RAGGED),
     Bug("problems/reference.py", "self.distance / units.scale.amin(-1)", "self.distance / units.scale.amax(-1)", f"{UNITS} -k distance"),
