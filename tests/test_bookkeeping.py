@@ -10,11 +10,13 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
+import torch
 from test_report import complete, make_run, records_of
 from test_reproduce import LAST, RACE, made_up
 
 from milodo.algorithms.auto import Facts, choose
 from milodo.algorithms.parameters import Choice
+from milodo.algorithms.tree_apg import Here
 from milodo.algorithms.uneven import LONGER, WORTH, priced, uneven
 from milodo.bench import cache, plan
 from milodo.bench.merge import merge_runs
@@ -22,8 +24,10 @@ from milodo.config import load_experiment
 from milodo.config.panels import ExpectTable
 from milodo.errors import InvalidInput
 from milodo.folder import RunFolder
+from milodo.learned import Plus
 from milodo.network import StackedNetwork, probe
 from milodo.network.digits import digits_size
+from milodo.problems import Lasso
 from milodo.problems.datasets import adult
 from milodo.problems.splits import split
 from milodo.report.figures import new_figure
@@ -32,6 +36,7 @@ from milodo.report.run import Run
 from milodo.report.verdict import Level, _settled, judged
 from milodo.topology import topology
 from milodo.topology.flood import flood
+from milodo.torch_loop.flat import Flat
 
 
 # verdicts
@@ -198,3 +203,26 @@ def test_what_everybody_tells_everybody_is_spread_over_the_links(graph):
         )
         busiest += max(load.values())
     assert found.longest < busiest
+
+
+# what learned methods and training loops hold to
+def test_learned_momentum_is_never_above_one_and_p_has_mean_one_on_a_logarithmic_scale():
+    problem = Lasso(3, 4, 5, 0.1).sample([0])
+    plus = Plus("ring(3)", hidden=4)
+    with torch.no_grad():
+        plus.phi.b_2.fill_(50.0)  # as far as it can go
+    x, beta = torch.randn(1, 3, 4, dtype=torch.float64), torch.full((1, 3, 1), 0.95, dtype=torch.float64)
+    with torch.no_grad():
+        p, found, _ = plus.source.weights(plus.source.start(x), Here(x, x, x, beta), problem)
+    assert float(found.max()) == 1.0 and float(p.log().mean(-1).abs().max()) < 1e-6
+
+
+def test_weight_decay_is_that_of_each_group():
+    model = torch.nn.Linear(2, 3).double()
+    groups = [{"params": [model.weight], "weight_decay": 0.1}, {"params": [model.bias], "weight_decay": 0.5}]
+    flat = Flat(model, torch.optim.SGD(groups, lr=1.0))
+    model(torch.ones(4, 2, dtype=torch.float64)).square().sum().backward()
+    found = flat.gradient(flat.read(), [0.1, 0.5])
+    assert model.weight.grad is not None and model.bias.grad is not None
+    expected = [(part.grad + decay * part).reshape(-1) for part, decay in ((model.weight, 0.1), (model.bias, 0.5))]
+    torch.testing.assert_close(found, torch.cat(expected).detach().unsqueeze(0))

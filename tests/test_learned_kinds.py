@@ -168,3 +168,18 @@ def experiment_training():
         "validation_instances": 2,
         "stages": [{"K_T": 5, "K": 10, "epochs": 1, "lr": 1e-3, "batch": 8}],
     }
+
+
+def test_base_rules_whose_networks_say_constants_move_by_these():
+    """z = x - m, y⁺ = y + s, x⁺ = z - u."""
+    problem, net = Lasso(4, 3, 5, 0.0).sample([0]), StackedNetwork("ring(4)")
+    rules = BaseRules("ring(4)", d=3, hidden=5).double()
+    with torch.no_grad():
+        for bank, says in ((rules.m, 0.5), (rules.s, 0.25), (rules.u, 0.125)):
+            bank.w_2.zero_()
+            bank.b_2.fill_(says)
+    state = rules.init(problem.zeros(), problem, net)
+    for k in range(1, 4):
+        state = rules.step(state, problem, net)
+        torch.testing.assert_close(state.x, torch.full_like(state.x, -0.625 * k))
+        torch.testing.assert_close(state.y, torch.full_like(state.y, 0.25 * k))
