@@ -11,6 +11,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_wine
 from test_report import complete, make_run, records_of
 from test_reproduce import LAST, RACE, made_up
 
@@ -23,6 +24,7 @@ from milodo.bench.merge import merge_runs
 from milodo.config import load_experiment
 from milodo.config.panels import ExpectTable
 from milodo.errors import InvalidInput
+from milodo.fit.folds import deal_folds
 from milodo.folder import RunFolder
 from milodo.learned import Plus
 from milodo.network import StackedNetwork, probe
@@ -34,6 +36,7 @@ from milodo.report.figures import new_figure
 from milodo.report.penalty import NAMED, _coefficients
 from milodo.report.run import Run
 from milodo.report.verdict import Level, _settled, judged
+from milodo.sklearn import DecentralizedLogisticRegression, DecentralizedLogisticRegressionCV
 from milodo.topology import topology
 from milodo.topology.flood import flood
 from milodo.torch_loop.flat import Flat
@@ -151,6 +154,20 @@ def test_the_picture_names_the_columns_that_are_largest_where_the_penalty_was_ch
     _coefficients(panel, record)
     named = [text.get_text() for text in panel.get_legend().get_texts()]
     assert named[: NAMED - 1] == [f"c{k}" for k in range(d - 1, d - NAMED, -1)] and f"{d - NAMED + 1} others" in named
+
+
+def test_rows_of_many_small_sites_fill_all_folds_alike():
+    for rows, folds in ((1, 5), (2, 5), (3, 4)):
+        dealt = torch.cat(deal_folds([torch.zeros(rows)] * 20, StackedNetwork("path(20)"), folds, 0, classes=False))
+        assert dealt.bincount(minlength=folds).tolist() == [20 * rows // folds] * folds
+
+
+def test_penalties_that_are_given_are_those_of_the_estimator_without_a_choice():
+    X, y = load_wine(return_X_y=True)
+    X, y = X[y < 2] / X.std(0), y[y < 2]
+    chosen = DecentralizedLogisticRegressionCV(Cs=[0.05], cv=3).fit(X, y)
+    alone = DecentralizedLogisticRegression(C=0.05, l1_ratio=1.0).fit(X, y)
+    assert chosen.coef_ == pytest.approx(alone.coef_, abs=1e-6) and chosen.path_.penalty == pytest.approx(1 / (0.05 * len(y)))
 
 
 # data and links
