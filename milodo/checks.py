@@ -203,7 +203,8 @@ def exact_norm(x: Tensor) -> Tensor:
     largest = rows.abs().amax(-1, keepdim=True) if x.shape[-1] else rows.new_ones(len(rows), 1)
     power = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent)
     unit = torch.where((largest > 0) & largest.isfinite() & power.isfinite(), power, 1.0)  # so that no square overflows
-    squares = zip(unit.flatten().tolist(), (rows / unit).square().tolist(), strict=True)
+    small = rows / unit
+    squares = zip(unit.flatten().tolist(), (small * small).tolist(), strict=True)  # products are rounded once, powers may not be
     found = [size * math.sqrt(math.fsum(row)) for size, row in squares]
     return torch.tensor(found, dtype=x.dtype, device=x.device).reshape(x.shape[:-1])
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,17 @@ def grid(largest: float, choice: Choice) -> list[float]:
         return sorted(map(float, choice.alphas), reverse=True)
     if largest <= np.finfo(float).resolution:
         return [float(np.finfo(float).resolution)] * choice.n_alphas
-    return (largest * np.geomspace(1, choice.eps, choice.n_alphas)).tolist()
+    return [largest * part for part in _geometric(choice.eps, choice.n_alphas)]
+
+
+def _geometric(least: float, count: int) -> list[float]:
+    """Numbers from 1 to the least, evenly spaced by their logarithms. In decimal arithmetic, which every machine rounds alike:
+    sites whose penalties differed would solve different problems."""
+    if count == 1:
+        return [1.0]
+    with localcontext(prec=30):
+        step = Decimal(float(least)).ln() / (count - 1)
+        return [*(float((k * step).exp()) for k in range(count - 1)), float(least)]
 
 
 @torch.no_grad()

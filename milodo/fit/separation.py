@@ -78,7 +78,7 @@ def separated(
         return None
     for way in _directions(problem, x, certain, observer):
         margin = problem.margin(problem.predict(problem.everywhere(way)))
-        nothing = ROUNDING * float(way.norm()) * problem.d**0.5
+        nothing = ROUNDING * way.norm() * problem.d**0.5
         apart = counted & (margin > CLEAR * nothing)
         classes = problem.b.unbind(-1) if problem.outputs else (1 - problem.b, problem.b)
         wrong, *rows = _counts(

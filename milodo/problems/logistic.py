@@ -12,6 +12,7 @@ from torch.nn.functional import logsigmoid
 from milodo.errors import InvalidInput
 from milodo.problems.linear import LinearModel
 from milodo.problems.regularizers import Regularizer
+from milodo.problems.sampled import exact_log
 from milodo.problems.synthetic import SyntheticFamily
 
 
@@ -40,7 +41,7 @@ class LogisticRegression(LinearModel):
         return u.sigmoid() * (-u).sigmoid()
 
     def constant(self, mean: Tensor) -> Tensor:
-        return torch.logit(mean)
+        return exact_log(mean) - exact_log(1 - mean)
 
     def margin(self, u: Tensor) -> Tensor:
         return (2 * self.b - 1) * u

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network import Observer
+from milodo.network.sums import in_order
 from milodo.problems.regularizers import Regularizer
-from milodo.problems.sampled import Sampled
+from milodo.problems.sampled import Sampled, exact_log
 from milodo.types import NodeScalar, NodeTensor
 
 
@@ -70,8 +71,8 @@ class Softmax(Sampled):
         return u.softmax(-1) - self.b
 
     def constant(self, mean: Tensor) -> Tensor:
-        log = mean.log()
-        return log - log.mean(-1, keepdim=True)
+        log = exact_log(mean)
+        return log - in_order(log) / log.shape[-1]
 
     def margin(self, u: Tensor) -> Tensor:
         return (self.b * u).sum(-1) - torch.where(self.b == 1, -torch.inf, u).amax(-1)
