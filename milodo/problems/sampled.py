@@ -297,7 +297,7 @@ def _tensor(name: str, data: Any) -> Tensor:
 
 
 def exact_log(x: Tensor) -> Tensor:
-    """ln x of few numbers >= 0, in decimal arithmetic, which every machine rounds alike: sites that begin there begin at one point."""
+    """ln x of few numbers >= 0 in decimal arithmetic, which every machine rounds alike: sites begin at one point."""
     with localcontext(prec=30):
         found = [
             float(Decimal(value).ln()) if value > 0 else -math.inf if value == 0 else math.nan for value in x.flatten().tolist()
