@@ -10,6 +10,7 @@ numbers that are rounded once (`exact_norm`).
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,7 +139,9 @@ class Checks:
         assert self.units is not None
         short = problem.certifies and (not problem.reg.spares or problem.column is not None)
         if short and float(off.max()) <= tolerance:
-            gap = problem.certificate(x, self.observer, gradient)
+            guessed = copy(problem)
+            guessed.column = None if problem.column is None else 0.0  # as if the intercept were the best already
+            gap = guessed.certificate(x, self.observer, gradient)
             assert gap is not None
             off = torch.maximum(off, ratio(gap, self.units.value))
         return off

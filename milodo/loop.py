@@ -187,7 +187,7 @@ def solve(
             if watch and k:
                 watch(state.x)
             seen = checks.glance(state.x, run.longest(), time.perf_counter() - start if stop.seconds else None)
-            sign, known = float(seen.moved.max()), algorithm.known(state) if pace and checks.alike and k else None
+            sign, known = float(seen.moved.max()), algorithm.known(state) if pace and checks.alike and (k or after) else None
             if pace and known is not None:
                 sign = float(checks.guess(known[0][..., 0, :], known[1][..., 0, :], pace.tolerance).max())
             enough = pace is not None and known is not None and not stop.proven and sign <= pace.tolerance

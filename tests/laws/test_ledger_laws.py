@@ -221,6 +221,18 @@ def test_certificates_beside_an_intercept_prove_what_they_say_wherever_it_is():
             assert bound < 1e-4  # and it is worth something
 
 
+def test_certificates_beside_an_intercept_are_those_of_the_pulled_back_dual_where_no_bound_enters():
+    """Under a penalty that every dual is feasible for, r* is 0: nothing is left of the bound."""
+    for problem in problems():
+        problem = problem.under(Sparing(L1(100.0), 1))
+        for seed in range(5):
+            x = 0.1 * torch.randn(problem.d, generator=torch.Generator().manual_seed(seed)).double()
+            gradient = OBSERVER.mean(problem.grad(problem.everywhere(x)), dim=-2)
+            torch.testing.assert_close(
+                problem.certificate(x, OBSERVER, gradient), problem.certificate(x, OBSERVER), rtol=1e-10, atol=0
+            )
+
+
 def test_norms_do_not_depend_on_the_order_of_what_is_added():
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.standard_normal(1000) * 10.0 ** rng.integers(-8, 8, 1000))

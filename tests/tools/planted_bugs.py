@@ -48,6 +48,7 @@ REPLICAS = "laws/test_replica_laws.py"
 RAGGED, ROUNDING = "laws/test_ragged_laws.py", "laws/test_rounding_laws.py"
 RAGGED, PASSES, EXTREME = "laws/test_ragged_laws.py", "laws/test_pass_laws.py", "laws/test_extreme_laws.py"
 RAGGED, KEPT = "laws/test_ragged_laws.py", "test_bookkeeping.py"
+LEDGER = "laws/test_ledger_laws.py"
 BUGS = [
     # the network's calculus, and what is counted
     Bug("network/base.py", "agreed = (said + heard) / 2", "agreed = (said + heard) / 3", NET),
@@ -72,6 +73,16 @@ BUGS = [
     Bug("network/consensus.py", "(round(product[values == value].item(), DIGITS), value)", "(product[values == value].item(), value)", f"{ROUNDING} -k graph"),
     Bug("network/frames.py", "if fits and (k, number, kind) == own[1:]:", "if fits:", "test_expected.py"),
     Bug("network/frames.py", "fits = size <= self.size if varies else size == own[0]", "fits = True", "test_expected.py"),
+    # what checks send, what they find, and when they look
+    Bug("network/observer.py", "(0, 0) if net is None else (2 * (net.topology.n - 1),", "(0, 0) if net is None else (net.topology.n,", f"{LEDGER} -k real"),
+    Bug("network/observer.py", "return len(self.children) + (self.parent is not None)", "return len(self.children)", f"{LEDGER} -k real"),
+    Bug("fit/model.py", "own[-1] += observer.price(own)", "own[-1] += 0", f"{LEDGER} -k announced"),
+    Bug("fit/model.py", "setup = known.setup if known else net.traffic.snapshot()", "setup = net.traffic.snapshot()", f"{LEDGER} -k totals"),
+    Bug("checks.py", "self.alike = bool((rest[1] == rest[0].square()).all())", "self.alike = True", f"{LEDGER} -k same"),
+    Bug("checks.py", "at += max(every, math.ceil(math.sqrt(2 * price * at)))", "at += every", f"{LEDGER} -k apart"),
+    Bug("checks.py", "min(SOON * self.tolerance / off, SHORTER)", "SHORTER", f"{LEDGER} -k closer"),
+    Bug("problems/linear.py", "most = torch.where(g < 0, g - wide, g + wide)", "most = g", f"{LEDGER} -k prove"),
+    Bug("problems/linear.py", "beside = (each.sum(-1) - s * t * along).clamp(min=0)", "beside = each.sum(-1).clamp(min=0)", f"{LEDGER} -k beside"),
     # graphs and weights
     Bug("topology/weights.py", "[topology.ends].max(0)", "[topology.ends].min(0)", "laws/test_weight_laws.py"),
     Bug("topology/spectrum.py", "(b.ravel()[1:] - b.mean())", "(b.ravel()[1:])", SPECTRUM),
