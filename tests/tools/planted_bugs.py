@@ -119,9 +119,9 @@ BUGS = [
     Bug("problems/reference.py", "coarse = torch.full_like(value, SMALLEST)", "coarse = torch.full_like(value, 0.0)", f"{UNITS} -k express"),
     Bug("problems/base.py", '"tuning": 1', '"tuning": 0', "laws/test_family_laws.py test_tuning.py test_benchmark.py"),
     # runs
-    Bug("metrics.py", "_ratio(consensus_error(x, observer), size),", "_ratio(0 * consensus_error(x, observer), size),", "test_solve.py"),
-    Bug("metrics.py", "size = torch.maximum(x_mean.norm(dim=-1), units.gradient / units.L)", "size = torch.ones_like(units.L)", UNITS),
-    Bug("judge.py", "return self.growth * torch.where(unit > 0, unit, 1.0)", "return self.growth * torch.where(unit > 1, unit, 1.0)", UNITS),
+    Bug("checks.py", "ratio(spread, self._size(exact_norm(x)))", "ratio(0 * spread, self._size(exact_norm(x)))", "test_solve.py"),
+    Bug("checks.py", "torch.maximum(norm, (self.units.gradient / self.units.L).to(norm))", "torch.ones_like(norm)", UNITS),
+    Bug("checks.py", "return growth * torch.where(unit > 0, unit, 1.0)", "return growth * torch.where(unit > 1, unit, 1.0)", UNITS),
     Bug("bench/recorder.py", "gap=float(loss[b]) - float(self.optimum[b])", "gap=abs(float(loss[b]) - float(self.optimum[b]))", "test_recorder.py"),
     Bug("bench/recorder.py", "self.seconds += self._now() - self._from", "self.seconds = self._now() - self._from", "test_recorder.py"),
     Bug("bench/speedup.py", "return _divide(base.least, cost.most, otherwise=0.0)", "return _divide(base.least, cost.least, otherwise=0.0)", SPEED),
