@@ -287,6 +287,37 @@ def test_a_closer_look_waits_for_steps_as_short_as_the_last_one_asked_for():
     assert (again.target, again.last) == (pace.target, pace.last)
 
 
+class Keeps:
+    """The state of one iteration, and what was noted beside it."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.kept, self.notes, self.restored = at, None, dict, bool
+
+    def last(self, first):
+        self.restored(None if self.kept is None else json.loads(self.kept[2]))
+        return None if self.kept is None else self.kept[:2]
+
+    def keep(self, k, state):
+        if k == self.at:
+            self.kept = k, state, json.dumps(self.notes())
+
+
+@pytest.mark.parametrize("name", ["accelerated-ed", "tree-apg"])
+def test_a_resumed_run_looks_and_ends_where_the_first_did(name):
+    A = torch.randn(5, 9, 12, generator=torch.Generator().manual_seed(0)).double() * torch.logspace(0, -1, 12).double()
+    problem, net = LeastSquares(A, A.sum(-1), L1(1e-3)), StackedNetwork("ring(5)")
+    method = METHODS[name].safe(float(problem.lipschitz().max()), net)
+    stop = Stop(steps=20_000, tolerance=1e-9, every=10, price=2.0)
+    whole = solve(method, problem, net, stop)
+    assert whole.status is Status.CONVERGED
+    for at in (whole.k // 3, whole.k // 2, whole.k - 1, whole.k):
+        keeper = Keeps(at)
+        solve(method, problem, net, stop, keeper=keeper)
+        assert keeper.kept is not None
+        resumed = solve(method, problem, net, stop, keeper=keeper)
+        assert resumed.k == whole.k and torch.equal(resumed.x, whole.x)
+
+
 def test_observers_of_no_network_count_nothing():
     observer: Observer = StackedObserver()
     observer.mean(torch.ones(3, 4), dim=0)
