@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from trajectories import last, methods
 
 from milodo.algorithms import AcceleratedED, Remembering
-from milodo.network import Bits, DistributedNetwork, StackedNetwork, TreeObserver, degraded
+from milodo.network import Bits, DistributedNetwork, StackedNetwork, TreeObserver, degraded, replicas
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
 from milodo.topology import topology
@@ -41,6 +41,7 @@ def chosen(graph: str, case: str) -> dict:
 
 def main() -> None:
     torch.set_num_threads(1)
+    replicas.OF_LINKS = 1  # so often that a few iterations are enough for several comparisons
     found = {}
     with joined(60) as group:
         for case, (graph, schedule) in CHANGING.items():

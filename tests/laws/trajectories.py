@@ -15,7 +15,7 @@ import torch
 from milodo.algorithms import METHODS, Remembering
 from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo, Plus
 from milodo.loop import Stop, iterate, solve
-from milodo.network import Bits, Coded, DistributedNetwork, Levels, StackedNetwork, TreeObserver, degraded, replicas
+from milodo.network import Bits, Coded, DistributedNetwork, Levels, StackedNetwork, TreeObserver, consensus, degraded, replicas
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
 from milodo.topology import topology
@@ -144,7 +144,8 @@ def simulated(graph, name, method, options):
 
 def main() -> None:
     torch.set_num_threads(1)
-    replicas.OF_SUMS, replicas.OF_LINKS = 4, 1  # so often that STEPS are enough for several comparisons
+    replicas.OF_SUMS, replicas.OF_LINKS = 4, 1  # so often that STEPS are enough for several comparisons,
+    consensus.PATIENCE = 0  # also where links fail
     found = {}
     with joined(60) as group:
         ran = []

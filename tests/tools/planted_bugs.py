@@ -230,7 +230,7 @@ BUGS = [
     Bug("bench/cache.py", 'content["digest"] == digest(content["result"])', 'content["digest"] != ""', "test_tampered.py -k altered"),
     # replicas that are out of step
     Bug("network/replicas.py", "wrong = _anywhere((net.as_it_is(digest(said), route, up) != digest(heard)).any(-1))", "wrong = _anywhere((net.as_it_is(digest(said), route, up) != digest(said)).any(-1)) & False", REPLICAS),
-    Bug("network/replicas.py", "wrong &= up[route.edges]", "pass", REPLICAS),
+    Bug("network/replicas.py", "wrong &= up[route.edges]", "pass", "laws/test_schedule_laws.py -k real"),
     Bug("network/replicas.py", "bound = ROUNDING * torch.finfo(came.dtype).eps", "bound = 1e9 * torch.finfo(came.dtype).eps", REPLICAS),
     Bug("network/replicas.py", "bound = ROUNDING * torch.finfo(came.dtype).eps", "bound = 0 * torch.finfo(came.dtype).eps", REPLICAS),
     Bug("network/replicas.py", "return torch.where(fine, came, had), beyond.to(torch.uint8)", "return came, beyond.to(torch.uint8)", REPLICAS),
