@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import milodo
 from milodo.algorithms import DPSGD, DecentLaM, DSGDm, GradientTracking, ProxED, QGDSGDm, Remembering
 from milodo.metrics import consensus_error
-from milodo.network import StackedNetwork, TreeObserver, degraded, message_format
+from milodo.network import StackedNetwork, TreeObserver, degraded, message_format, replicas
 from milodo.problems import Neural
 from milodo.runtime.group import joined
 
@@ -63,11 +63,15 @@ def module() -> nn.Sequential:
 
 @torch.no_grad()
 def raced(name: str, options: dict) -> tuple[torch.Tensor, int]:
-    """x of all nodes after STEPS iterations in one process, and the bytes they sent."""
+    """x of all nodes after STEPS iterations in one process, and the bytes they sent; where messages for the next step travel
+    before it comes, with those."""
     graph, form = f"{options.get('graph', 'ring')}({N})", message_format(options.get("messages", "full"))
     net = degraded(StackedNetwork(graph), schedule=options.get("schedule"), seed=options.get("seed", 0))
     method = RACED[name] if form is None else Remembering(RACED[name], form)
-    return next(itertools.islice(milodo.iterate(method, problem(), net), STEPS, None)).x, net.traffic.bytes
+    states = milodo.iterate(method, problem(), net)
+    next(itertools.islice(states, 1, None))
+    ahead = net.traffic.bytes if name in AHEAD else 0
+    return next(itertools.islice(states, STEPS - 2, None)).x, net.traffic.bytes + ahead
 
 
 def batches(rank: int, first: int = 1, last: int = STEPS):
@@ -116,12 +120,11 @@ def compared(rank: int, case: str, observer: TreeObserver) -> dict:
     told = observer.total(told)
     expected, simulated = told[:-1].reshape(N, d), int(told[-1])
     worst = torch.stack(((flat(model) - expected[rank]).abs().max(), (average - expected.mean(0)).abs().max()))
-    rounds = STEPS + (name in AHEAD)  # the message for a step that never came was sent, too
     return {
         "worst": observer.total(worst).tolist(),
         "moved": float((expected - problem().start()).abs().max()),
         "spread": [spread, float(consensus_error(expected, milodo.StackedObserver()))],
-        "bytes": [int(observer.total(sent)), simulated * rounds // STEPS],
+        "bytes": [int(observer.total(sent)), simulated],
     }
 
 
@@ -247,6 +250,7 @@ def special(rank: int, observer: TreeObserver) -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    replicas.OF_LINKS = 1  # so often that STEPS are enough for several comparisons
     out = Path(sys.argv[1])
     with joined(60) as group:
         rank = group.rank
