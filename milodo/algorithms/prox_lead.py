@@ -27,8 +27,10 @@ class State(NamedTuple):
     """Iterations so far: by them chance is drawn, and replicas are compared."""
     alarm: int
     """What is known of replicas that differ (`Compared`)."""
+    tried: NodeTensor
+    """x when they were last compared."""
     good: NodeTensor
-    """x when they were last known not to."""
+    """x when they were last compared and known not to differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ class ProxLEAD(Algorithm):
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         memory = Memory(self.codec(x0, net, 0), None)
         net.remembering(memory).lap(x0.detach())  # sends nothing: only to know where there are replicas
-        return State(x0, torch.zeros_like(x0), memory.replicas, 0, 0, x0)
+        return State(x0, torch.zeros_like(x0), memory.replicas, 0, 0, x0, x0)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         z = state.x - self.eta * (problem.grad(state.x) + state.y)
@@ -90,13 +92,14 @@ class ProxLEAD(Algorithm):
         v = net.remembering(memory).lap(z)
         y = state.y + self.sigma / (2 * self.eta) * v
         x = problem.prox(z - self.sigma / 2 * v, self.eta)
-        return State(x, y, memory.replicas, state.k + 1, state.alarm, state.good)
+        return state._replace(x=x, y=y, replicas=memory.replicas, k=state.k + 1)
 
     @torch.no_grad()
     def in_step(self, state: State, problem: Problem, net: Network) -> State:
         now = compared(net, state.replicas, (), k=state.k, alarm=state.alarm)
         x, y = (state.good, torch.zeros_like(state.y)) if now.anew else (state.x, state.y)
-        return State(x, y, replicas_of(now.slots), state.k, now.alarm, x if now.agreed else state.good)
+        tried = x if now.begun else state.tried
+        return State(x, y, replicas_of(now.slots), state.k, now.alarm, tried, tried if now.agreed else state.good)
 
     def codec(self, z: NodeTensor, net: Network, k: int) -> Format:
         """C of iteration k."""

@@ -29,8 +29,10 @@ class State(NamedTuple):
     """Iterations so far: by them replicas are compared."""
     alarm: int
     """What is known of replicas that differ (`Compared`)."""
+    tried: NodeTensor
+    """x when they were last compared."""
     good: NodeTensor
-    """x when they were last known not to."""
+    """x when they were last compared and known not to differ: that takes some iterations."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Remembering(Algorithm):
     Where z comes to rest so does ẑ, whatever Q rounds away: q is relative to what is still to be said, so a few bits lose nothing
     in the end. Everything the graph adds up is made of ẑ_i - ẑ_j, the same at both ends but for its sign, so what summed to zero
     over the nodes (duals, tracked gradients) still does. A sum over a spanning tree keeps a replica for each of its edges and one
-    of the total. A message that is lost changes neither replica.
+    of the total. A message that is lost changes neither replica; whether both ends still have the same is compared now and then
+    (network/replicas.py).
     """
 
     method: Algorithm
@@ -106,14 +109,19 @@ class Remembering(Algorithm):
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         inner = self.method.init(x0, problem, net)
         with torch.no_grad():  # an iteration in which nothing is sent tells how many replicas there are
-            rehearsed = self._stepped(State(inner.x, inner, None, 0, 0, inner.x), problem, net)
-        return State(inner.x, inner, rehearsed.replicas, 0, 0, inner.x)
+            rehearsed = self._stepped(State(inner.x, inner, None, 0, 0, inner.x, inner.x), problem, net)
+        return rehearsed._replace(x=inner.x, inner=inner, k=0)
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         return self._stepped(state, problem, net)
 
     def known(self, state: State) -> tuple[NodeTensor, NodeTensor] | None:
         return self.method.known(state.inner)
+
+    def _stepped(self, state: State, problem: Problem, net: Network) -> State:
+        memory = Memory(self.form, state.replicas)
+        inner = self.method.step(state.inner, problem, net.remembering(memory))
+        return state._replace(x=inner.x, inner=inner, replicas=memory.replicas, k=state.k + 1)
 
     def hear(self, state: State, net: Network) -> tuple[Any, Any]:
         """Of a method that can talk before it has its gradient: what it hears, and the replicas after it."""
@@ -124,7 +132,7 @@ class Remembering(Algorithm):
     def move(self, state: State, heard: tuple[Any, Any], problem: Problem) -> State:
         assert isinstance(self.method, Ahead)
         inner = self.method.move(state.inner, heard[0], problem)
-        return State(inner.x, inner, heard[1], state.k + 1, state.alarm, state.good)
+        return state._replace(x=inner.x, inner=inner, replicas=heard[1], k=state.k + 1)
 
     @torch.no_grad()
     def in_step(self, state: State, problem: Problem, net: Network) -> State:
@@ -136,10 +144,5 @@ class Remembering(Algorithm):
             inner = self.method.init(state.good, problem, net)
         else:
             inner = state.inner._replace(**dict(zip(parts, now.alike, strict=True)))
-        good = inner.x if now.agreed else state.good
-        return State(inner.x, inner, replicas_of(now.slots), state.k, now.alarm, good)
-
-    def _stepped(self, state: State, problem: Problem, net: Network) -> State:
-        memory = Memory(self.form, state.replicas)
-        inner = self.method.step(state.inner, problem, net.remembering(memory))
-        return State(inner.x, inner, memory.replicas, state.k + 1, state.alarm, state.good)
+        tried = inner.x if now.begun else state.tried
+        return State(inner.x, inner, replicas_of(now.slots), state.k, now.alarm, tried, tried if now.agreed else state.good)

@@ -65,10 +65,12 @@ class Compared(NamedTuple):
     """What else all nodes must have the same."""
     alarm: int = 0
     """What this process knows of differences between comparison and repair: 0 nothing, 1 there are some, 2 beyond rounding."""
+    begun: bool = False
+    """Whether a comparison has just begun."""
     agreed: bool = False
-    """Whether a comparison has ended, and nothing is known to differ beyond rounding."""
+    """Whether one has ended, and when it began nothing differed beyond rounding."""
     anew: bool = False
-    """Whether all nodes begin anew, from where they were when a comparison ended so."""
+    """Whether all nodes begin anew, from where they were when the last comparison began that ended so."""
 
 
 def compared(net: Network, slots: Sequence[Slot], alike: Sequence[NodeTensor], *, k: int, alarm: int) -> Compared:
@@ -125,7 +127,7 @@ def _over_links(net: Network, now: Compared, k: int) -> Compared:
     if k < between or phase > 2 * hops or (phase > hops and not now.alarm):
         return now
     if phase == 0:
-        return now._replace(alarm=int(_links_differ(net, now.slots, k)))
+        return now._replace(alarm=int(_links_differ(net, now.slots, k)), begun=True)
     now = now._replace(alarm=_passed_on(net, now.alarm, most=1 if phase <= hops else 2, batch=now.slots[0].said.shape[:-2]))
     if phase == hops and now.alarm:
         if not net.holds:
@@ -197,13 +199,13 @@ def _over_tree(net: Network, now: Compared, k: int) -> Compared:
             _differ(k, *_arrivals(net, number)[place])
         wrong = _raised(wrong, hop.receivers, differ | (came[..., DIGEST:] != 0))
     if not _from_root(net, wrong):
-        return now._replace(agreed=True)
+        return now._replace(begun=True, agreed=True)
     _say(net, k, "what all nodes must have alike comes down the spanning tree in full, and what each has sent goes up again")
     now, beyond = _tree_in_full(net, now)
     for hop in net.routes.up:
         beyond = _raised(beyond, hop.receivers, net.as_it_is(beyond.index_select(-2, hop.senders), hop) != 0)
     if not _from_root(net, beyond):
-        return now._replace(agreed=True)
+        return now._replace(begun=True, agreed=True)
     _say(net, k, f"some of them beyond rounding, so {ANEW}")
     return _begun(now)
 

@@ -122,7 +122,7 @@ def ends(name: str, seed: int | None) -> float:
 def test_a_flipped_bit_does_not_move_where_a_method_ends(name, often, caplog):
     assert ends(name, None) < 1e-12 and not caplog.records
     told = 0
-    for seed in range(FLIPS):
+    for seed in range(30 if name == "prox-ed" else FLIPS):  # in the 29th while a comparison is under way
         caplog.clear()
         try:
             off = ends(name, seed)
