@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import real
 
 NEVER = 10**9
-FLIPS = 12
+FLIPS = 10
 EPS = torch.finfo(torch.float64).eps
 
 
