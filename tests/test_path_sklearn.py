@@ -20,7 +20,7 @@ from milodo.sklearn import DecentralizedLassoCV, DecentralizedLogisticRegression
 X, Y = load_diabetes(return_X_y=True)
 
 
-@parametrize_with_checks([DecentralizedLassoCV(alphas=4, cv=3), DecentralizedLogisticRegressionCV(Cs=4, cv=3, eps=0.1)])
+@parametrize_with_checks([DecentralizedLassoCV(), DecentralizedLogisticRegressionCV()])
 def test_an_estimator_that_chooses_is_one(estimator, check):
     check(estimator)
 

@@ -17,6 +17,7 @@ ESTIMATORS = [
     DecentralizedElasticNet(),
     DecentralizedLinearRegression(),
     DecentralizedLogisticRegression(),
+    DecentralizedGLM(),
     DecentralizedGLM("squared", "elasticnet"),
     DecentralizedGLM("logistic", "l1", alpha=0.01),
 ]

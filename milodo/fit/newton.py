@@ -22,6 +22,7 @@ from milodo.fit.pooled import Total
 from milodo.problems import Regularizer
 from milodo.problems.regularizers import Sparing
 from milodo.problems.sampled import Sampled
+from milodo.problems.softmax import FLAT
 from milodo.types import NodeTensor, Point
 
 WORTH = {"squared": 100, "logistic": 50, "softmax": 50}
@@ -152,7 +153,7 @@ def minimise(H: Tensor, g: Tensor, x: Point, reg: Regularizer) -> Point:
     if isinstance(reg, Sparing):
         d = len(x) - reg.spares
         h, g0 = H[:d, d:], g[d:]
-        solved = torch.linalg.pinv(H[d:, d:], hermitian=True) @ torch.column_stack((h.mT, g0))  # [spares, d + 1]
+        solved = torch.linalg.pinv(H[d:, d:], rtol=FLAT, hermitian=True) @ torch.column_stack((h.mT, g0))  # [spares, d + 1]
         z = minimise(H[:d, :d] - h @ solved[:, :d], g[:d] - h @ solved[:, d], x[:d], reg.reg)
         return torch.cat((z, x[d:] - solved[:, d] - solved[:, :d] @ (z - x[:d])))
     bend = reg.bend(x)

@@ -12,6 +12,9 @@ from milodo.problems.regularizers import Regularizer
 from milodo.problems.sampled import Sampled, exact_log
 from milodo.types import NodeScalar, NodeTensor
 
+FLAT = 1e-12
+"""Of the largest curvature of intercepts: what rounding leaves along their sum, which changes no probability, is less."""
+
 
 class Softmax(Sampled):
     """f_i(X) = (1/N) Σ_j s_ij (ln Σ_c exp(a_ijᵀX_c) - a_ijᵀX_{b_ij}), with a column X_c for each of k classes.
@@ -102,7 +105,7 @@ class Softmax(Sampled):
         g, H = means[..., : self.k], means.new_empty(*means.shape[:-1], self.k, self.k)
         for place, (c, e) in enumerate(pairs, self.k):
             H[..., c, e] = H[..., e, c] = means[..., place]
-        return (torch.linalg.pinv(H, hermitian=True) @ g.unsqueeze(-1)).squeeze(-1)
+        return (torch.linalg.pinv(H, rtol=FLAT, hermitian=True) @ g.unsqueeze(-1)).squeeze(-1)
 
     def balanced(self, u: Tensor, v: Tensor, step: Tensor) -> Tensor:
         q, t = u.softmax(-1), step[..., None, None, :]

@@ -16,6 +16,7 @@ from milodo.loop import iterate
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, CustomProblem, ElasticNet, LogisticRegression, Regularizer, Softmax, Zero, optimum
 from milodo.problems.regularizers import Rescaled, Sparing
+from milodo.sklearn import DecentralizedLogisticRegression
 
 OBSERVER = StackedObserver()
 WINE = load_wine()
@@ -128,3 +129,15 @@ def test_spared_coordinates_are_those_of_no_penalty_and_the_others_those_of_the_
     ):
         assert torch.equal(ours, torch.cat((penalised, spared), dim=-1))
     assert torch.equal(reg.value(v), inner.value(rest)) and bool(reg.free(v)[..., 4:].all())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_newton_does_not_stall_along_the_sum_of_the_intercepts(seed):
+    """It changes no probability, and what rounding makes of its curvature must not decide how far to go: steps along it are
+    rounding in everything else, and the method stops short of the tolerance."""
+    rng = np.random.RandomState(seed)
+    X, y, weights = rng.rand(15, 30), np.arange(15) % 3, rng.randint(1, 5, size=15)
+    model = DecentralizedLogisticRegression(C=150.0, l1_ratio=1.0).fit(X, y, sample_weight=weights)
+    again = DecentralizedLogisticRegression(C=150.0, l1_ratio=1.0).fit(X.repeat(weights, axis=0), y.repeat(weights))
+    assert max(model.n_iter_, again.n_iter_) <= 25  # gradients, which would go on, take hundreds
+    assert model.decision_function(X) == pytest.approx(again.decision_function(X), rel=1e-6, abs=1e-8)
