@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from real import begin, finish, free_port, start
@@ -61,7 +62,7 @@ def test_a_frame_is_its_header_and_its_payload():
 @pytest.mark.parametrize("payload", [[5, 0, 0, 0, 1, 0, 0, 0, 1], [1, 0, 0, 0, 1, 0, 0, 0, 9, 9, 9], [1, 0, 0]])
 def test_lengths_of_rows_that_cannot_be_are_refused(payload):
     with pytest.raises(ValueError, match="Do both ends run one experiment"):
-        untrimmed(torch.tensor(payload, dtype=torch.uint8), torch.zeros(2, 4, dtype=torch.uint8))
+        untrimmed(np.array(payload, dtype=np.uint8), torch.zeros(2, 4, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("numbers", [1, 200_000], ids=["a short one", "one that follows its header"])

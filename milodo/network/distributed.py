@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput
 from milodo.network.base import Network
-from milodo.network.frames import GREETING, HEADER, Frame, flat_bytes, framed, room, size_of, trimmed, untrimmed
+from milodo.network.frames import GREETING, HEADER, Frame, copy_bytes, framed, room, size_of, trimmed, untrimmed
 from milodo.network.greeting import GREETINGS
 from milodo.network.routes import Route
 from milodo.topology import Topology, topology
@@ -145,33 +143,8 @@ class Wait(NamedTuple):
     """What is to be done when it has come."""
 
 
-@dataclass
-class Coming:
-    """A message that was asked for."""
-
-    inbox: Inbox
-    buffer: Tensor
-    """Where its frame will be."""
-    work: Any
-    into: Tensor
-    frame: Frame
-    """What it must be."""
-    varies: bool
-    size: int = 0
-    """Of its payload, once the header has been read."""
-
-    def look(self, called: Callable[[], tuple[str, ...]]) -> None:
-        """Checks the header, and reads the payload if it is behind it."""
-        self.size = self.frame.read(self.buffer[: HEADER.size].numpy().tobytes(), called, varies=self.varies)
-        if self.frame.size <= INSIDE:
-            self.read(self.buffer[HEADER.size :])
-        self.inbox.free.append(self.buffer)
-
-    def read(self, payload: Tensor) -> None:
-        if self.varies:
-            untrimmed(payload[: self.size], self.into)
-        else:
-            flat_bytes(self.into).copy_(payload[: self.size])
+def _read_long(received: Tensor, sizes: list[int], into: Tensor) -> None:
+    untrimmed(received[: sizes[0]].numpy(), into)
 
 
 class Peers:
@@ -254,35 +227,61 @@ class Peers:
 
     def _sends(self, messages: Sequence[tuple[int, Tensor, int]], kind: str) -> list[Wait]:
         """To whom, what, and how long it may be at most, which decides whether it has a message of its own."""
-        waits = []
+        waits = list[Wait]()
         for rank, message, most in messages:
             short, frame = most <= INSIDE, Frame(kind, self.k, self.number, size_of(message))
-            with self._noticing([rank]):
-                waits.append(Wait([rank], self.wire.send(framed(frame, message if short else None), rank, FRAMES + self.channel)))
+            try:
+                waits.append(
+                    Wait((rank,), self.wire.send(framed(frame, message if short else None), rank, FRAMES + self.channel))
+                )
                 if not short:
-                    waits.append(Wait([rank], self.wire.send(message, rank, self._follows(most))))
+                    waits.append(Wait((rank,), self.wire.send(message, rank, self._follows(most))))
+            except RuntimeError as error:
+                raise self._lost((rank,), error) from error
         return waits
 
     def _receives(self, messages: Sequence[tuple[int, Tensor]], kind: str, *, varies: bool = False) -> list[Wait]:
-        waits = []
+        waits = list[Wait]()
         for rank, into in messages:
-            most = room(into) if varies else size_of(into)
-            with self._noticing([rank]):
-                inbox = self.wire.inboxes.setdefault((rank, self.channel), Inbox(self.wire, rank, self.channel))
-                coming = Coming(inbox, *inbox.take(), into, Frame(kind, self.k, self.number, most), varies)
-                waits.append(Wait([rank], coming.work, partial(self._arrived, coming)))
-                if most > INSIDE:
-                    long = into if not varies else torch.empty(most, dtype=torch.uint8)
-                    work = self.wire.receive(long, rank, self._follows(most))
-                    waits.append(Wait([rank], work, partial(coming.read, long) if varies else None))
+            frame = Frame(kind, self.k, self.number, room(into) if varies else size_of(into))
+            inbox = self._inbox(rank)
+            try:
+                buffer, work = inbox.take()
+                if frame.size <= INSIDE:
+                    waits.append(Wait((rank,), work, partial(self._read, inbox, buffer, frame, into, varies)))
+                    continue
+                long = torch.empty(frame.size, dtype=torch.uint8) if varies else into
+                follows = self.wire.receive(long, rank, self._follows(frame.size))
+            except RuntimeError as error:
+                raise self._lost((rank,), error) from error
+            waits.append(Wait((rank,), work, partial(self._check, inbox, buffer, frame, varies, sizes := list[int]())))
+            waits.append(Wait((rank,), follows, partial(_read_long, long, sizes, into) if varies else None))
         return waits
+
+    def _inbox(self, rank: int) -> Inbox:
+        key = rank, self.channel
+        if key not in self.wire.inboxes:
+            self.wire.inboxes[key] = Inbox(self.wire, rank, self.channel)
+        return self.wire.inboxes[key]
+
+    def _read(self, inbox: Inbox, buffer: Tensor, frame: Frame, into: Tensor, varies: bool) -> None:
+        """A message that has come behind its header."""
+        received = buffer.numpy()
+        size = frame.read(received[: HEADER.size].tobytes(), partial(self._ends, inbox.rank), varies=varies)
+        (untrimmed if varies else copy_bytes)(received[HEADER.size : HEADER.size + size], into)
+        inbox.free.append(buffer)
+
+    def _check(self, inbox: Inbox, buffer: Tensor, frame: Frame, varies: bool, sizes: list[int]) -> None:
+        """A header whose message follows."""
+        sizes.append(frame.read(buffer[: HEADER.size].numpy().tobytes(), partial(self._ends, inbox.rank), varies=varies))
+        inbox.free.append(buffer)
+
+    def _ends(self, rank: int) -> list[str]:
+        """How messages to people call the sender and the receiver of what comes from this rank."""
+        return [called(self.held[end], end) for end in (rank, self.rank)]
 
     def _follows(self, most: int) -> int:
         return FOLLOWS + self.channel * SIZES + most % SIZES
-
-    def _arrived(self, coming: Coming) -> None:
-        """Reads the header, and what is behind it."""
-        coming.look(lambda: tuple(called(self.held[rank], rank) for rank in (coming.inbox.rank, self.rank)))
 
     def _batch(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Wait]:
         """The same on a backend without tags: nothing is checked."""
@@ -291,27 +290,24 @@ class Peers:
         ranks = [rank for rank, _ in (*receives, *sends)]
         if not operations:
             return []
-        with self._noticing(ranks):
+        try:
             works = dist.batch_isend_irecv(operations)
+        except RuntimeError as error:
+            raise self._lost(ranks, error) from error
         return [
             Wait([rank] if len(works) == len(ranks) else ranks, work)
             for rank, work in itertools.zip_longest(ranks[: len(works)], works)
         ]
 
     def wait(self, waits: Sequence[Wait]) -> None:
+        """A connection that is known to be broken fails at once."""
         for each in waits:
-            with self._noticing(each.ranks):
+            try:
                 each.work.wait(self.timeout)
+            except RuntimeError as error:
+                raise self._lost(each.ranks, error) from error
             if each.then is not None:
                 each.then()
-
-    @contextmanager
-    def _noticing(self, ranks: Sequence[int]) -> Iterator[None]:
-        """That one of these is lost; a connection that is known to be broken fails at once."""
-        try:
-            yield
-        except RuntimeError as error:
-            raise self._lost(ranks, error) from error
 
     def _lost(self, ranks: Sequence[int], error: RuntimeError) -> PeerLost:
         seconds = self.timeout.total_seconds()

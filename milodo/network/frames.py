@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +16,14 @@ from milodo.network.memory import lengths
 HEADER = struct.Struct("<IIHH")
 """Bytes of the payload, the iteration, the number of the exchange (these modulo their range) and the kind of the message. The 12
 bytes belong to the transport, like gloo's own preambles of 48 bytes: they are not counted as traffic."""
+LENGTH = 4
+"""Bytes of a header that say how long the payload is: the first ones."""
 KINDS = (
     "values of nodes", "values of edges", "partial sums on their way up the tree", "sums on their way down the tree",
     "values that are passed on to everybody", "an observer's partial sum", "an observer's sum", "a greeting",
 )  # fmt: skip
 """What messages carry; a header has the place in this table."""
+CODES = {kind: code for code, kind in enumerate(KINDS)}
 NODES, EDGES, UP, DOWN, FLOOD, OBSERVED_UP, OBSERVED_DOWN, GREETING = KINDS
 PREFIX = 4
 """Bytes of a row's length, where several rows travel together."""
@@ -30,8 +33,7 @@ class OutOfStep(InvalidInput):
     """A process received another message than the one that comes next."""
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """What a header says of its message; at the receiving end, what must come next."""
 
     kind: str
@@ -44,24 +46,29 @@ class Frame:
 
     @property
     def header(self) -> bytes:
-        return HEADER.pack(self.size & 0xFFFFFFFF, self.k & 0xFFFFFFFF, self.number & 0xFFFF, KINDS.index(self.kind))
+        return HEADER.pack(self.size & 0xFFFFFFFF, self.k & 0xFFFFFFFF, self.number & 0xFFFF, CODES[self.kind])
 
-    def read(self, header: bytes, called: Callable[[], tuple[str, ...]], *, varies: bool) -> int:
+    def read(self, header: bytes, called: Callable[[], Sequence[str]], *, varies: bool) -> int:
         """The length of the payload behind this header; refuses a message that is not the expected one. `called` names the
         sender and the receiver."""
-        size, k, number, kind = HEADER.unpack(header)
-        known, own = kind < len(KINDS), HEADER.unpack(self.header)
-        fits = size <= self.size if varies else size == own[0]
-        if fits and (k, number, kind) == own[1:]:
-            return size if varies else self.size
-        away = (number - own[2] + (1 << 15)) % (1 << 16) - (1 << 15)  # what is nearest of all numbers that end alike
-        sent = Frame(KINDS[kind] if known else f"a message of the unknown kind {kind}", k, self.number + away, size)
+        expected = self.header
+        if header == expected:
+            return self.size
+        size, rest = HEADER.unpack(header)[0], slice(LENGTH, None)
+        if varies and size <= self.size and header[rest] == expected[rest]:
+            return size
         sender, receiver = called()
-        most = "at most " if varies else ""
         raise OutOfStep(
-            f"{sender} sent {sent}, but {receiver} expected {self.said(most)}: the two no longer do the same. Start all "
-            "processes with the same milodo, settings and hardware; if they have them, please report this as a bug."
+            f"{sender} sent {self.instead(header)}, but {receiver} expected {self.said('at most ' if varies else '')}: the two "
+            "no longer do the same. Start all processes with the same milodo and settings; if they do, please report a bug."
         )
+
+    def instead(self, header: bytes) -> Frame:
+        """What came in its place."""
+        size, k, number, code = HEADER.unpack(header)
+        away = (number - self.number + (1 << 15)) % (1 << 16) - (1 << 15)  # the nearest of all numbers that end alike
+        kind = KINDS[code] if code < len(KINDS) else f"a message of the unknown kind {code}"
+        return Frame(kind, k, self.number + away, size)
 
     def said(self, most: str = "") -> str:
         return f"{self.kind} ({most}{self.size:,} bytes, iteration {self.k}, exchange {self.number})"
@@ -72,15 +79,23 @@ class Frame:
 
 def framed(frame: Frame, payload: Tensor | None) -> Tensor:
     """The header, and behind it the payload, if it is to travel in the same message."""
-    body = np.empty(0, np.uint8) if payload is None else flat_bytes(payload).cpu().numpy()
-    message = np.empty(HEADER.size + len(body), np.uint8)
-    message[: HEADER.size] = np.frombuffer(frame.header, np.uint8)
-    message[HEADER.size :] = body
-    return torch.from_numpy(message)
+    body = b"" if payload is None else as_bytes(payload).data
+    return torch.frombuffer(bytearray().join((frame.header, body)), dtype=torch.uint8)
 
 
-def flat_bytes(message: Tensor) -> Tensor:
-    return message.view(-1).view(torch.uint8)
+def as_bytes(message: Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor [bytes]; a copy, if it is not on this host."""
+    if message.dtype is torch.bfloat16 or not message.is_cpu:  # which numpy does not know
+        message = message.view(-1).view(torch.uint8).cpu()
+    return message.numpy().reshape(-1).view(np.uint8)
+
+
+def copy_bytes(payload: np.ndarray, into: Tensor) -> None:
+    """Into a contiguous tensor of as many bytes."""
+    if into.is_cpu:
+        as_bytes(into)[:] = payload
+    else:
+        into.view(-1).view(torch.uint8).copy_(torch.from_numpy(payload))
 
 
 def size_of(message: Tensor) -> int:
@@ -101,8 +116,9 @@ def trimmed(message: Tensor) -> Tensor:
     return every if len(rows) == 1 else torch.cat((ends.to(torch.int32).view(torch.uint8), every))
 
 
-def untrimmed(payload: Tensor, into: Tensor) -> None:
+def untrimmed(received: np.ndarray, into: Tensor) -> None:
     """What was trimmed, with its zeros again."""
+    payload = torch.from_numpy(received)
     rows, sizes = into.view(-1, into.shape[-1]), [len(payload)]
     if len(rows) > 1:
         start = PREFIX * len(rows)
