@@ -61,7 +61,8 @@ class InBlocks(Sampled):
     def _problem(self, group: Group, at: slice, A: Tensor | None = None) -> Sampled:
         """Samples of a group as an ordinary problem; without A only its losses are known."""
         block = object.__new__(self.plain)
-        vars(block).update({name: value for name, value in vars(self).items() if not name.startswith("_")})
+        vars(block).update(vars(self))
+        vars(block).pop("_lipschitz", None)  # of all samples
         assert self.weights is not None
         block.n = len(group.nodes)
         if A is not None:

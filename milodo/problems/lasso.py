@@ -22,7 +22,7 @@ class LeastSquares(LinearModel):
 
     curvature = 1.0
     bending = 0.0
-    homogeneous = translates = attained = True
+    homogeneous = translates = attained = canonical = True
     reach = math.inf
 
     def loss(self, u: Tensor) -> Tensor:

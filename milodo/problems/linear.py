@@ -21,6 +21,8 @@ class LinearModel(Sampled):
 
     bending: float
     """The smallest τ with |ℓ'''| <= τ ℓ''."""
+    canonical: bool = False
+    """Whether ℓ'(u, b) = h(u) - b for some h."""
     reach: float
     """The largest |t| for which ℓ'(u) - t ℓ''(u) lies in dom ℓ* for every u."""
 

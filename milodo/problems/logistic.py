@@ -22,6 +22,7 @@ class LogisticRegression(LinearModel):
     curvature = 0.25
     bending = 1.0
     homogeneous = translates = attained = False
+    canonical = True
     reach = 1.0
 
     def __init__(self, A: Tensor, b: Tensor, reg: Regularizer, weights: Tensor | None = None) -> None:

@@ -6,6 +6,7 @@ and they are remembered: a line search, a stopping rule and the next step ask fo
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Self
@@ -24,6 +25,8 @@ from milodo.types import NodeScalar, NodeTensor, Point
 __all__ = ["Origin", "Ragged", "Rows", "ragged"]
 ULPS = 4 * torch.finfo(torch.float64).eps
 """Of the largest coordinate: what points that should be the same may differ by. Predictions are rounded by more."""
+SHORT = 1e-9
+"""Steps of an intercept so short that their square is rounding: the gradient changes by the step times its slope."""
 KEPT = 2
 """Points of which what was found is remembered: where a method is, and where it might go."""
 
@@ -52,7 +55,7 @@ class Ragged(InBlocks):
 
     def reweighed(self, weights: Tensor) -> Self:
         other = super().reweighed(weights)
-        vars(other).pop("_at_zero", None)
+        vars(other).pop("_cross", None)
         other._seen = []
         return other
 
@@ -83,12 +86,15 @@ class Ragged(InBlocks):
         features, shift = x.tensor_split([self.d - self._spared])
         if not bool(features.any()):
             flat = torch.zeros_like(self.b)
-            return Seen(x.clone(), flat + shift if self._spared else flat)
+            found = Seen(x.clone(), flat + shift if self._spared else flat)
+            if self._simple and self._known and self.canonical and (self._spared or self.quadratic):  # type: ignore[attr-defined]
+                self._from_origins(found)
+            return found
         for seen in self._seen if self._spared else ():
             if torch.equal(seen.x[: -self._spared], features):
                 step = shift - seen.x[-self._spared :]
                 found = Seen(x.clone(), seen.u + step)
-                if self.quadratic and self._simple:
+                if self._simple and (self.quadratic or float(step.abs()) <= SHORT):
                     found.bent = self._bent(seen)
                     found.grad = self._grad(seen) + step * found.bent
                 return found
@@ -118,9 +124,8 @@ class Ragged(InBlocks):
 
     def _grad(self, seen: Seen) -> NodeTensor:
         if seen.grad is None:
-            known = self.quadratic and self._simple and not bool(seen.x.any()) and self._known
-            if known or self.quadratic or not self._bends:
-                seen.grad = self._at_zero if known else self.pull_back(self.loss_slope(seen.u))
+            if self.quadratic or not self._bends:
+                seen.grad = self.pull_back(self.loss_slope(seen.u))
             else:
                 both = torch.stack((self.loss_slope(seen.u), self.loss_curvature(seen.u)))  # type: ignore[attr-defined]
                 seen.grad, seen.bent = self.pull_back(both).unbind(0)
@@ -138,15 +143,26 @@ class Ragged(InBlocks):
         """Whether sums told all there is to know of the large nodes."""
         return all(group.nodes[0] in self.origins for group in self.rows.groups if group.large)
 
+    def _from_origins(self, seen: Any) -> None:
+        """The gradient where no feature is used: ∇ℓ(u, b) = h(u) - b, and u is the same for all samples."""
+        if not self._spared:  # u = 0, and h(0) = 0 for the squared loss
+            seen.grad = -self._cross
+            return
+        first: Any = copy(self)
+        first.b, u = self.b[:, :1], seen.u[:, :1]
+        ones = self._gram[..., torch.triu_indices(self.d, self.d)[1] == self.d - 1]  # (1/N) Σ_j s_ij a_ij
+        seen.grad = (first.loss_slope(u) + first.b) * ones - self._cross
+        seen.bent = first.loss_curvature(u) * ones
+
     @cached_property
-    def _at_zero(self) -> NodeTensor:
-        """∇f_i(0) for the squared loss, from what is known of large nodes."""
+    def _cross(self) -> NodeTensor:
+        """(1/N) Σ_j s_ij b_ij a_ij, which is known of large nodes."""
         small = [group for group in self.rows.groups if not group.large]
         found = torch.zeros(self.n, self.d, dtype=self.dtype)
         if small:
-            found += self._added(self._over(lambda block, _: block.pull_back(-block.b), small))
+            found += self._added(self._over(lambda block, _: block.pull_back(block.b), small))
         for i, origin in self.origins.items():
-            found[i] = -origin.cross
+            found[i] = origin.cross
         return found
 
     def predict(self, x: NodeTensor) -> Tensor:
@@ -182,6 +198,15 @@ class Ragged(InBlocks):
 
             found[~ends] = self._of_losses(part, one.u, two.u).mT
         return found
+
+    def rounds_like(self, u: Tensor, observer: Observer) -> Tensor:
+        if not self._simple or u.ndim > 2:
+            return super().rounds_like(u, observer)
+
+        def part(block: Any, own: Tensor) -> Tensor:
+            return block.by_node(block.weigh(block.loss_slope(own).abs() + own.abs())).unsqueeze(-1)
+
+        return observer.mean(self._of_losses(part, u).squeeze(-1), dim=-1)
 
     def settling(self, u: Tensor, observer: Observer) -> Tensor:
         if not self._simple or u.ndim > 2:

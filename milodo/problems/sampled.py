@@ -212,8 +212,7 @@ class Sampled(Problem):
         x, unit, u = x.clone(), None, self.predict(self.everywhere(x))
         for _ in range(SETTLING):
             if unit is None:  # slopes that cancel round like what they are made of; log odds need no unit
-                slopes = self.loss_slope(u).abs() + u.abs() if self.homogeneous else None
-                unit = torch.ones_like(x[..., 0]) if slopes is None else self.mean(slopes, observer)
+                unit = self.rounds_like(u, observer) if self.homogeneous else torch.ones_like(x[..., 0])
             step = self.settling(u, observer)
             step = torch.where(step.isfinite(), step, 0.0)
             before = x[..., -spares:].clone()
@@ -228,6 +227,10 @@ class Sampled(Problem):
                 break
             u = self.moved(u, x, step)
         return x
+
+    def rounds_like(self, u: Tensor, observer: Observer) -> Tensor:
+        """The mean of what slopes are made of where u is predicted [*batch]."""
+        return self.mean(self.loss_slope(u).abs() + u.abs(), observer)
 
     def settling(self, u: Tensor, observer: Observer) -> Tensor:
         """Newton's step for the intercepts alone [*batch, intercepts], where u is predicted."""
