@@ -209,3 +209,22 @@ def test_rows_that_lie_apart_are_the_same_rows():
         for X in (apart, close)
     ]
     assert fits[0].coefficients == fits[1].coefficients
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_nothing_that_was_found_under_other_weights_is_remembered(loss):
+    problem = problem_of(loss)
+    assert problem.weights is not None
+    x = torch.linspace(-1, 1, problem.d, dtype=torch.float64)
+    with torch.no_grad():
+        for point in (x, torch.zeros_like(x)):
+            found = [_all_of(problem, point), _all_of(problem.reweighed(3 * problem.weights), point)]
+            for once, thrice in zip(*found, strict=True):
+                torch.testing.assert_close(thrice, 3 * once, rtol=1e-12, atol=1e-14)
+
+
+def _all_of(problem, x):
+    everywhere = problem.everywhere(x)
+    return (
+        problem.hessian_from(problem.look(everywhere)), problem.lipschitz(), problem.grad(everywhere), problem.value(everywhere),
+    )  # fmt: skip

@@ -179,7 +179,7 @@ BUGS = [
     Bug("problems/rows.py", "A[k, : len(self.features[i])]", "A[k, -len(self.features[i]) :]", RAGGED),
     Bug("problems/rows.py", "(group, first, min(first + step, group.size))", "(group, first, min(first + step, group.size - 1))", RAGGED),
     Bug("problems/in_blocks.py", "weights * (rows.length / self.samples)", "weights", RAGGED),
-    Bug("problems/in_blocks.py", 'vars(other).pop("_gram", None)', "pass", RAGGED),
+    Bug("problems/in_blocks.py", 'vars(other).pop("_gram", None)', "pass", PASSES),
     Bug("problems/in_blocks.py", "other.origins = {}", "pass", RAGGED),
     Bug("problems/ragged.py", "if same(seen.x, x)), None)", "if seen.x.shape == x.shape), None)", RAGGED),
     Bug("problems/ragged.py", "found.grad = self._grad(seen) + step * found.bent", "found.grad = self._grad(seen)", PASSES),
