@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from milodo.algorithms.parameters import Factor, Fraction, Space, StepSize
-from milodo.algorithms.rule import Rule, Source
+from milodo.algorithms.rule import Here, Rule, Source
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import EdgeTensor, NodeTensor, Step
@@ -27,7 +27,7 @@ class Constant(Source):
     def momentum(self, memory: None) -> Step:
         return 1 - self.alpha
 
-    def primal(self, memory: None, g: NodeTensor, y: NodeTensor) -> tuple[Step, None]:
+    def primal(self, memory: None, here: Here, problem: Problem) -> tuple[Step, None]:
         return self.gamma, None
 
     def edges(self, memory: None, dz: EdgeTensor, net: Network) -> tuple[Any, Any, None]:

@@ -17,6 +17,18 @@ WARM_UP = 20
 """Iterations in which an Every always asks its source: hidden states start at random and settle first."""
 
 
+class Here(NamedTuple):
+    """Where an iteration is before p_i is chosen."""
+
+    x: NodeTensor
+    last: NodeTensor
+    """The iterate before."""
+    e: NodeTensor
+    """The point at which the gradient was taken."""
+    g: NodeTensor
+    y: NodeTensor
+
+
 class Source(ABC):
     """Where the weights of a rule come from. What it remembers between two iterations travels in the rule's state."""
 
@@ -29,8 +41,8 @@ class Source(ABC):
         return None
 
     @abstractmethod
-    def primal(self, memory: Any, g: NodeTensor, y: NodeTensor) -> tuple[Step, Any]:
-        """p_i, from the gradient and the dual; and what it remembers now."""
+    def primal(self, memory: Any, here: Here, problem: Problem) -> tuple[Step, Any]:
+        """p_i, from the gradient, the dual and the last move; and what it remembers now."""
 
     @abstractmethod
     def edges(self, memory: Any, dz: EdgeTensor, net: Network) -> tuple[Any, Any, Any]:
@@ -75,7 +87,7 @@ class Rule(Algorithm):
         beta = source.momentum(state.memory)
         e = state.x if beta is None else state.x + beta * (state.x - state.last)
         g = problem.grad(e)
-        p, memory = source.primal(state.memory, g, state.y)
+        p, memory = source.primal(state.memory, Here(state.x, state.last, e, g, state.y), problem)
         z = problem.prox(e - p * (g + state.y), p)
         dz = net.diff(z)  # z_i - z_j [*batch, m, d]
         p1, p2, memory = source.edges(memory, dz, net)
@@ -120,10 +132,10 @@ class Every(Source):
     def _is_due(self, memory: Kept) -> bool:
         return memory.k < WARM_UP or memory.k % self.period == 0
 
-    def primal(self, memory: Kept, g: NodeTensor, y: NodeTensor) -> tuple[Step, Kept]:
+    def primal(self, memory: Kept, here: Here, problem: Problem) -> tuple[Step, Kept]:
         if not self._is_due(memory):
             return memory.p, memory
-        p, inner = self.source.primal(memory.inner, g, y)
+        p, inner = self.source.primal(memory.inner, here, problem)
         return p, memory._replace(p=p, inner=inner)
 
     def edges(self, memory: Kept, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, EdgeTensor, Kept]:

@@ -7,13 +7,16 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from milodo.algorithms.rule import Every, Rule, Source, State
 from milodo.errors import InvalidInput, unknown, whole
 from milodo.learned.activations import BOUNDED, Activations, ActivationsField
 from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
+from milodo.learned.momentum import COLUMNS, MovingNetworks
 from milodo.learned.per_node import Inputs, Networks, PerNode
+from milodo.learned.region import Region, before_sigmoid, mixing_bound
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -23,7 +26,10 @@ HIDDEN = 20
 """Size of the LSTM cell and of the layers behind it (Appendix E.3)."""
 
 
+REACH = 1.2
+"""Of p_i with momentum, in units of 1/L_i: any less than 1.28 is stable for quadratic f and r = 0."""
 Period = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class MiLoDoSettings(Settings):
@@ -32,6 +38,8 @@ class MiLoDoSettings(Settings):
     activations: ActivationsField
     every: Period = 1
     inputs: Inputs = "raw"
+    momentum: Share = 0.0
+    reach: Positive = REACH
 
 
 class MiLoDoRecipe(Recipe):
@@ -50,15 +58,23 @@ class MiLoDoRecipe(Recipe):
     """Of its dual step, in units of Exact Diffusion's."""
     c_u: Positive = 1.0
     """Of its mixing, likewise."""
+    alpha: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of its momentum, 1 - alpha, where there is one."""
+    momentum: Share = 0.0
+    """β at most, at any node and coordinate; 0 for the paper's rule, which has no momentum. With it, weights lie in the region of
+    milodo/learned/region.py, and activations have no meaning."""
+    reach: Positive = REACH
+    """With momentum: p_i at most, in units of 1/L_i where inputs are relative."""
 
     @property
     def from_scratch(self) -> bool:
         return self.initial == "random"
 
     def make(self, net: Network, d: int, seed: int) -> MiLoDo:
-        architecture = self.model_dump(include={"hidden", "every", "inputs"})
+        architecture = self.model_dump(include={"hidden", "every", "inputs", "momentum", "reach"})
         optimizer = MiLoDo(net.topology, activations=self.activations, seed=seed, **architecture)
-        return optimizer if self.from_scratch else special_initialisation(optimizer, net, self.gamma, self.c_s, self.c_u)
+        constants = self.model_dump(include={"gamma", "c_s", "c_u", "alpha"})
+        return optimizer if self.from_scratch else special_initialisation(optimizer, net, **constants)
 
 
 class MiLoDo(Rule, PerNode):
@@ -78,6 +94,8 @@ class MiLoDo(Rule, PerNode):
     Recipe: ClassVar = MiLoDoRecipe
     label: ClassVar[str] = "MiLoDo"
     rounds: ClassVar[int] = 2
+    mixing_bound: Tensor
+    """With momentum, of p_ij,2 on the arcs held here [m, 1]."""
 
     def __init__(
         self,
@@ -88,6 +106,8 @@ class MiLoDo(Rule, PerNode):
         seed: int = 0,
         every: int = 1,
         inputs: Inputs = "raw",
+        momentum: float = 0.0,
+        reach: float = REACH,
         nodes: Sequence[int] | None = None,
     ) -> None:
         super().__init__(graph, nodes)
@@ -99,9 +119,13 @@ class MiLoDo(Rule, PerNode):
             raise InvalidInput(
                 f"{self.topology} has no edges, and MiLoDo learns what to say over edges. Use a graph of at least two nodes."
             )
-        self.phi_m = Bank(n, 2, 1, hidden)
+        self.momentum, self.reach = momentum, reach
+        self.region = Region(momentum, reach) if momentum else None
+        self.phi_m = Bank(n, 2, 1, hidden) if self.region is None else Bank(n, COLUMNS, 2, hidden)
         self.phi_s = Bank(n, width, width, hidden)
-        self.phi_u = Bank(n, width, width, hidden)
+        self.phi_u = Bank(n, width, width if self.region is None else 1, hidden)
+        if self.region is not None:
+            self.register_buffer("mixing_bound", mixing_bound(self.topology)[self._arcs()], persistent=False)
 
     def settings(self) -> MiLoDoSettings:
         return MiLoDoSettings(**{name: getattr(self, name) for name in MiLoDoSettings.model_fields})
@@ -110,8 +134,16 @@ class MiLoDo(Rule, PerNode):
     def build(cls, graph: Topology, settings: MiLoDoSettings, nodes: Sequence[int] | None = None) -> Self:
         return cls(graph, nodes=nodes, **{name: getattr(settings, name) for name in MiLoDoSettings.model_fields})
 
+    def _arcs(self) -> list[int]:
+        """Those that leave a node held here, among all."""
+        held = set(self.nodes)
+        return [k for k, (i, _) in enumerate(self.topology.arcs) if i in held]
+
     @property
     def source(self) -> Source:
+        if self.region is not None:
+            banks = (self.phi_m, self.phi_s, self.phi_u)
+            return MovingNetworks(self, *banks, self.region, self.mixing_bound, self.every, self.inputs)
         networks = Networks(self, self.phi_m, self.phi_s, self.phi_u, self.activations, self.inputs)
         return Every(self.every, networks, self.dtype) if self.every > 1 else networks
 
@@ -135,16 +167,24 @@ def _known(inputs: Inputs) -> Inputs:
 
 
 @torch.no_grad()
-def special_initialisation(optimizer: MiLoDo, net: Network, gamma: float, c_s: float = 1.0, c_u: float = 1.0) -> MiLoDo:
+def special_initialisation(
+    optimizer: MiLoDo, net: Network, gamma: float, c_s: float = 1.0, c_u: float = 1.0, alpha: float = 1.0
+) -> MiLoDo:
     """Where training starts (Appendix E.1), unless at random, which is how a MiLoDo is made: final layers that ignore their input
     and put out p = γ, p̃_1 = c_s w/(2γ), p_2 = c_u w/2: LEPDO without momentum. With r = 0 and c_s = c_u = 1, the paper's choice,
-    this is Exact Diffusion.
+    this is Exact Diffusion. An optimizer with momentum takes β = 1 - α, too, and constants within its region.
 
     Slots that are only padding get the weight of the node's first edge, which nobody reads.
     """
     if net.topology != optimizer.topology:
         raise InvalidInput(
             f"{optimizer.label} was made for {optimizer.topology}; its special weights need those of {net.topology}."
+        )
+    if optimizer.region is not None:
+        return _within(optimizer.region, optimizer, net, gamma, c_s, c_u, alpha)
+    if alpha != 1:
+        raise InvalidInput(
+            f"alpha = {alpha:g} is a momentum, which this MiLoDo does not have. Make it with momentum = 0.98, say."
         )
     w = optimizer.slots.by_node(net.w64)  # [n, width, 1]
     w = torch.where(w == 0, w[:, :1], w).squeeze(-1)
@@ -158,4 +198,19 @@ def special_initialisation(optimizer: MiLoDo, net: Network, gamma: float, c_s: f
             bank.b_2.copy_(activation.inverse(value))
         except InvalidInput as error:
             raise InvalidInput(f"special initialisation with gamma = {gamma:g}: {what} {error}") from None
+    return optimizer
+
+
+def _within(region: Region, optimizer: MiLoDo, net: Network, gamma: float, c_s: float, c_u: float, alpha: float) -> MiLoDo:
+    """The same with momentum: p = γ, D = γ c_u/c_s, p̃_1 = c_s w/(2γ) and β = 1 - α."""
+    share = c_u * net.w64 / 2 / optimizer.mixing_bound
+    s_p, s_beta, s_D, s_mixing = region.constants(gamma, alpha, c_s / c_u, share)
+    places = (
+        (optimizer.phi_m, torch.tensor([s_p, s_beta], dtype=torch.float64)),
+        (optimizer.phi_s, optimizer.slots.by_node(s_mixing).squeeze(-1)),
+        (optimizer.phi_u, torch.tensor([s_D], dtype=torch.float64)),
+    )
+    for bank, s in places:
+        bank.w_2.zero_()
+        bank.b_2.copy_(before_sigmoid(s))
     return optimizer

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from milodo.algorithms.rule import Source
+from milodo.algorithms.rule import Here, Source
 from milodo.learned.activations import Activations
 from milodo.learned.bank import Bank
 from milodo.learned.base import Learned
@@ -94,6 +94,11 @@ class PerNode(Learned):
         return part.requires_grad_(next(self.parameters()).requires_grad)
 
 
+def seen_as(v: Tensor, inputs: Inputs) -> Tensor:
+    """As the networks see it, measured by its unit."""
+    return torch.asinh(v / FINE) / FOLD if inputs == "scaled" else v
+
+
 @dataclass(frozen=True)
 class Networks(Source):
     """φ_M, φ_S and φ_U of the nodes of an optimizer:
@@ -122,12 +127,10 @@ class Networks(Source):
         return hidden if self.inputs == "raw" else hidden._replace(units=Units.of(x0, problem, self.inputs))
 
     def _seen(self, v: Tensor) -> Tensor:
-        """As the networks see it, measured by its unit."""
-        v = torch.asinh(v / FINE) / FOLD if self.inputs == "scaled" else v
-        return v.to(self.optimizer.dtype)
+        return seen_as(v, self.inputs).to(self.optimizer.dtype)
 
-    def primal(self, memory: Hidden, g: NodeTensor, y: NodeTensor) -> tuple[NodeTensor, Hidden]:
-        units = memory.units
+    def primal(self, memory: Hidden, here: Here, problem: Problem) -> tuple[NodeTensor, Hidden]:
+        units, g, y = memory.units, here.g, here.y
         seen = torch.stack((g, y) if units is None else (g / units.g, y / units.g), dim=-2)
         o, h_m, c_m = self.phi_m(self._seen(seen), memory.h_m, memory.c_m)
         p = self.activations.m(o).squeeze(-2).to(g.dtype)

@@ -329,10 +329,10 @@ class Network(Sums):
             return (said.unsqueeze(-2) - heard.unflatten(-2, (self.n, self._degree))).flatten(-3, -2)
         return self.spread(said) - heard
 
-    def both(self, e: EdgeTensor) -> EdgeTensor:
-        """(e_ij + e_ji) / 2, in which both ends of an edge agree; 0 where they could not. One round."""
+    def both(self, e: EdgeTensor, *, smaller: bool = False) -> EdgeTensor:
+        """(e_ij + e_ji) / 2, or the smaller of them, in which both ends of an edge agree; 0 where they could not. One round."""
         said, heard, up, _ = self._exchange(e, self.routes.of_arcs)
-        agreed = (said + heard) / 2
+        agreed = torch.minimum(said, heard) if smaller else (said + heard) / 2
         return agreed if up is None else torch.where(up, agreed, torch.zeros_like(agreed))
 
     def sum(self, e: EdgeTensor) -> NodeTensor:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trajectories import CODED, FEW, GRAPHS, LARGE, LOSSY, REMEMBERING, SHARED, SHORT
+from trajectories import CODED, FEW, GRAPHS, LARGE, LOSSY, MORE, REMEMBERING, SHARED, SHORT
 
 from milodo.algorithms import METHODS
 from milodo.learned import LEARNED
@@ -20,7 +20,9 @@ AGREE = 1e-10
 INSTANCES = 2
 """That trajectories.py runs at once."""
 CASES = [
-    f"{graph} {name} perfect" for graph in GRAPHS for name in (*METHODS, *LEARNED, *(f"{name} in bits" for name in REMEMBERING))
+    f"{graph} {name} perfect"
+    for graph in GRAPHS
+    for name in (*METHODS, *LEARNED, *MORE, *(f"{name} in bits" for name in REMEMBERING))
 ]
 CASES += [f"{graph} {name} in code perfect" for graph in CODED for name in REMEMBERING]
 CASES += [f"{graph} {name} {kind}" for graph, name in SHORT for kind in ("lossy", "short")]

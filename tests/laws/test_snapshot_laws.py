@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from trajectories import REMEMBERING, D, methods, remembering
+from trajectories import MORE, REMEMBERING, D, methods, remembering
 
 from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput
@@ -25,7 +25,7 @@ def often(monkeypatch):
 
 
 @pytest.mark.parametrize("outage", [0.0, 0.3])
-@pytest.mark.parametrize("name", [*METHODS, *LEARNED, *(f"{name} in bits" for name in REMEMBERING)])
+@pytest.mark.parametrize("name", [*METHODS, *LEARNED, *MORE, *(f"{name} in bits" for name in REMEMBERING)])
 def test_a_resumed_run_is_bit_identical(tmp_path, name, outage):
     problem = Lasso(4, D, 8, 0.0 if name == "base-rules" else 0.1).sample([0, 1])
     method = (methods(GRAPH) | remembering(GRAPH))[name]

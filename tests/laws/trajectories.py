@@ -25,7 +25,7 @@ from disturb import awake, disturbed
 
 GRAPHS = ("ring(4)", "star(4)", "grid(2x3)", "tree(4)", "erdos_renyi(4,0.6,seed=1)")
 """With four processes most have one node each; with three some hold two."""
-SHARED, FEW = 3, ("prox-ed", "dapg", "milodo", "tree-apg", "flood-apg", "guarded-ed")
+SHARED, FEW = 3, ("prox-ed", "dapg", "milodo", "tree-apg", "flood-apg", "guarded-ed", "milodo-momentum")
 """Where processes share nodes, these methods are enough: one round, several, swap itself, a tree, all to all, nodes at different
 levels."""
 KINDS = (("perfect", {}), ("lossy", {"outage": 0.3}), ("short", {"messages": "float16"}))
@@ -47,6 +47,8 @@ REMEMBERING = FEW
 """These, too, with messages of a few bits and a memory: by node, in several rounds, by arc, over a tree, all to all. On two
 graphs in a code, too, in which messages vary in length."""
 CODED = (GRAPHS[0], GRAPHS[2])
+MORE = ("milodo-momentum",)
+"""Registered methods as their default settings do not have them."""
 
 
 def remembering(graph: str) -> dict:
@@ -72,6 +74,8 @@ def methods(graph: str) -> dict:
     learned = {"milodo": optimizer, "lpg-extra": LPGExtra(graph, layers=100, gamma=0.02), "base-rules": rules}
     learned["plus"] = awake(Plus(graph, hidden=4))
     assert set(learned) == set(LEARNED)
+    moving = MiLoDo(graph, hidden=5, every=3, inputs="relative", momentum=0.9)
+    learned["milodo-momentum"] = disturbed(moving, 0.8, 0.3, c_s=0.2, c_u=1.4, alpha=0.2)
     return {**made, **{name: method.double() for name, method in learned.items()}}
 
 

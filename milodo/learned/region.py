@@ -1,0 +1,133 @@
+"""The weights with which the rule with momentum is stable: what its networks put out is mapped into them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from milodo.errors import InvalidInput
+from milodo.topology import Topology
+
+THETA = 1.0
+"""σ_i = p_i/D_i is at most so many times 1 - β_i."""
+DEEPEST = 1.26
+"""Largest eigenvalue of I - A: the lowest of A is -0.26."""
+LEAST_STEP = 1 / 4
+"""p_i at least, of what it is at most."""
+LEAST_RATIO = 1 / 4
+"""D_i at least, of what it is at most."""
+LEAST_MIXING = 1 / 4
+"""p_ij,2 at least, of what it is at most, where both ends have one D."""
+INSIDE = 1e-6
+"""How near to the edges of the region constants may lie: there a sigmoid is flat."""
+
+
+def mixing_bound(graph: Topology) -> Tensor:
+    """How much of z_i - z_j node i may take, at most [m, 1]: b_ij = 1/max(degree_i, degree_j) times what brings the largest
+    eigenvalue of their Laplacian to 1.26.
+
+    >>> from milodo.topology import topology
+    >>> mixing_bound(topology("ring(4)")).max().round(decimals=6).item()
+    0.315
+    """
+    b = np.zeros((graph.n, graph.n))
+    for i, j in graph.edges:
+        b[i, j] = b[j, i] = 1 / max(graph.degrees[i], graph.degrees[j])
+    largest = np.linalg.eigvalsh(np.diag(b.sum(1)) - b)[-1]
+    return torch.tensor([[b[i, j] * DEEPEST / largest] for i, j in graph.arcs], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Region:
+    """0 <= β <= β_max, and p_i, p_ij,1 and p_ij,2 so that the recurrence is stable for quadratic f and r = 0.
+
+    Node i has a number D_i > 0, and p_ij,2 = D_i p_ij,1. In x = D^½ x̃, y = D^-½ ỹ, with M = D^½ Lap(p_1) D^½, the rule is
+
+        z̃ = ẽ - Σ(D^½ H D^½ ẽ + ỹ),   ỹ⁺ = ỹ + M z̃,   x̃⁺ = (I - M) z̃,   Σ_i = p_i/D_i
+
+    M is symmetric, whatever the weights of nodes and coordinates, and p_ij,1 = min(b_ij/D_i, b_ji/D_j) keeps its eigenvalues
+    within [0, 1.26] (exactly where the graph has two colours). Where Σ and β are the same everywhere, an eigenvector of M and H
+    evolves by (ξ - 1)(ξ² - (1 + β)Qξ + βQ) + σPξ², whose roots lie in the unit disc for σ <= 1 - β, A = I - M >= -0.28 and
+    p L <= 1.28. So p_i <= reach/L_i with reach < 1.28 on any problem, D_i >= p_i, and β_i <= 1 - p_i/D_i at every node and
+    coordinate by itself. Where they differ, in space or in time, this is tested (tests/laws/test_region_laws.py), not proved.
+    Where mixing levels curvatures out, as between nodes whose data are unlike, a larger reach is stable, too.
+
+    All of s are in [0, 1]. Steps are on logarithmic scales.
+    """
+
+    most: float
+    """β_max."""
+    reach: float
+    """p_i at most, in its unit."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.most < 1:
+            raise InvalidInput(f"momentum is {self.most:g}, but β lies between 0 and 1. Give its largest value, as 0.98.")
+        if not 0 < self.reach < math.inf:
+            raise InvalidInput(f"reach is {self.reach:g}, but the largest p_i must be a finite number > 0.")
+
+    @property
+    def _ratios(self) -> tuple[float, float]:
+        """D_i at least, and at most: as much as the largest p_i and the largest β need together."""
+        most = self.reach / (THETA * (1 - self.most))
+        return LEAST_RATIO * most, most
+
+    def step(self, s: Tensor) -> Tensor:
+        """p_i."""
+        return _between(s, LEAST_STEP * self.reach, self.reach)
+
+    def ratio(self, s: Tensor) -> Tensor:
+        """D_i."""
+        return _between(s, *self._ratios)
+
+    def mixing(self, s: Tensor) -> Tensor:
+        """D_i p̃_ij,1, as a share of its bound."""
+        return _between(s, LEAST_MIXING, 1.0)
+
+    def momentum(self, s: Tensor, p: Tensor, D: Tensor) -> Tensor:
+        """β_i: 0 at s = 0, and the largest at s = 1."""
+        return 1 - (p / (THETA * D)).clamp(1 - self.most, 1.0) ** s
+
+    def constants(self, gamma: float, alpha: float, sigma: float, mixing: Tensor) -> tuple[float, float, float, Tensor]:
+        """s of p, of β, of D and of p_2 for LEPDO's constants, σ = c_s/c_u; `mixing` is c_u w_ij/2 as a share of its bound."""
+        D = gamma / sigma
+        low, high = self._ratios
+        for what, value, least, most in (
+            ("gamma", gamma, LEAST_STEP * self.reach, self.reach),
+            ("gamma c_u / c_s", D, low, high),
+            ("c_u w_ij / 2, as a share of its largest value,", float(mixing.max()), LEAST_MIXING, 1.0),
+            ("c_u w_ij / 2, as a share of its largest value,", float(mixing.min()), LEAST_MIXING, 1.0),
+            ("alpha", alpha, max(sigma / THETA, 1 - self.most), 1.0),
+        ):
+            if not least * (1 - 1e-9) <= value <= most * (1 + 1e-9):
+                raise InvalidInput(
+                    f"special initialisation: {what} is {value:.4g}, and the region of stable weights has {least:.4g} to "
+                    f"{most:.4g} (milodo/learned/region.py). Change the constants, momentum or reach."
+                )
+        largest = min(1.0, max(sigma / THETA, 1 - self.most))
+        s_beta = 0.0 if alpha >= 1 else math.log(alpha) / math.log(largest)
+        return (
+            _place(gamma, LEAST_STEP * self.reach, self.reach),
+            s_beta,
+            _place(D, low, high),
+            (mixing.log() - math.log(LEAST_MIXING)) / -math.log(LEAST_MIXING),
+        )
+
+
+def _between(s: Tensor, low: float, high: float) -> Tensor:
+    """low at s = 0, high at s = 1, evenly on a logarithmic scale."""
+    return (math.log(low) + math.log(high / low) * s).exp()
+
+
+def _place(value: float, low: float, high: float) -> float:
+    """Where _between has it."""
+    return math.log(value / low) / math.log(high / low)
+
+
+def before_sigmoid(s: Tensor) -> Tensor:
+    """What a network must put out for s, as near to 0 and 1 as it can be."""
+    return torch.logit(s.clamp(INSIDE, 1 - INSIDE))

@@ -1,0 +1,267 @@
+"""The rule with momentum has the optimum as its only limit, whatever its networks say."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from milodo.algorithms import LEPDO, Remembering
+from milodo.algorithms.rule import WARM_UP
+from milodo.errors import InvalidInput
+from milodo.learned import MiLoDo, special_initialisation
+from milodo.learned.region import DEEPEST, LEAST_MIXING, LEAST_RATIO, LEAST_STEP, Region, mixing_bound
+from milodo.loop import Stop, iterate, solve
+from milodo.network import Bits, StackedNetwork, degraded
+from milodo.problems import L1, Lasso, LeastSquares, Logistic, optimum
+from milodo.topology import EXAMPLES, Topology, topology
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from disturb import disturbed
+
+DRAWS = 10
+"""Of all weights of all networks, side by side."""
+
+
+def drawn(graph, momentum, seed, **options):
+    """An optimizer with DRAWS draws of its weights as a first axis; its outputs go from nearly constant to always extreme."""
+    torch.manual_seed(seed)
+    optimizer = MiLoDo(graph, hidden=6, inputs="relative", momentum=momentum, **options).double()
+    sizes = torch.logspace(-0.5, 1.5, DRAWS, dtype=torch.float64)
+    for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
+        for name, value in list(bank.named_parameters(recurse=False)):
+            draws = torch.randn(DRAWS, *value.shape, dtype=torch.float64)
+            if name in ("w_2", "b_2"):
+                draws *= sizes.reshape(-1, *[1] * value.ndim)
+            setattr(bank, name, nn.Parameter(draws, requires_grad=False))
+        bank.forward = bank.by_torch
+    return optimizer
+
+
+def after(algorithm, problem, net, k):
+    with torch.no_grad():
+        return next(itertools.islice(iterate(algorithm, problem, net), k, None))
+
+
+@pytest.mark.parametrize("graph", ["ring(8)", "grid(3x3)", "tree(7)", "star(6)", "erdos_renyi(8,0.4,seed=1)"])
+@pytest.mark.parametrize("family", [Lasso, Logistic])
+def test_any_weights_lead_to_the_certified_optimum(family, graph):
+    """100 draws in all."""
+    n = topology(graph).n
+    problem = (Lasso(n, 8, 4, 0.05) if family is Lasso else Logistic(n, 5, 12, 0.02)).sample(range(DRAWS))
+    state = after(drawn(graph, 0.95, n, every=10), problem, StackedNetwork(graph), 8000)
+    low, high = (state.memory.p * state.memory.units.L).aminmax()
+    assert float(high) > 4 * float(low) - 0.01 and float(state.memory.beta.max()) > 0.94 and float(state.memory.beta.min()) < 0.01
+    assert float((state.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("graph", ["ring(6)", "star(6)"])
+def test_weights_that_change_in_every_iteration_lead_there_too_and_lie_in_the_region(graph):
+    problem, net = Lasso(6, 8, 12, 0.05).sample(range(DRAWS)), StackedNetwork(graph)
+    optimizer, L = drawn(graph, 0.9, 1), problem.lipschitz().unsqueeze(-1)
+    bound, sums = optimizer.mixing_bound, []
+    with torch.no_grad():
+        for k, state in enumerate(iterate(optimizer, problem, net)):
+            p, beta, D, p1, p2 = (getattr(state.memory, name) for name in ("p", "beta", "D", "p1", "p2"))
+            sums.append(float(state.y.sum(-2).abs().max() / state.y.abs().max().clamp(min=1)))
+            if k in (1, 7, 300, 4000):
+                slack = 1 + 1e-12
+                assert bool(((p * L >= 1.2 * LEAST_STEP / slack) & (p * L <= 1.2 * slack)).all())
+                assert bool(((beta >= 0) & (beta <= 0.9) & (p <= slack * D * (1 - beta))).all())
+                assert bool(((p2 > 0) & (p2 <= bound * slack)).all())
+                torch.testing.assert_close(p2, net.spread(D) * p1)
+                assert torch.equal(p1, net.swap(p1))
+            if k == 4000:
+                break
+    assert max(sums) < 1e-11
+    assert float((state.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-7
+
+
+@pytest.mark.parametrize("graph", EXAMPLES)
+def test_what_nodes_take_of_each_other_leaves_room_whatever_their_steps(graph):
+    """I - A has eigenvalues of at most 1.26 where all nodes have one D; with any D on graphs of two colours."""
+    top = topology(graph)
+    bound = mixing_bound(top).squeeze(-1)
+    two_colours = graph.startswith(("path", "star", "tree", "grid"))
+    for spread in (1.0, 8.0) if two_colours else (1.0,):
+        D = spread ** torch.rand(top.n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        lap = torch.zeros(top.n, top.n, dtype=torch.float64)
+        for (i, j), b in zip(top.arcs, bound.tolist(), strict=True):
+            weight = b / float(torch.maximum(D[i], D[j]))
+            lap[i, j] -= weight
+            lap[i, i] += weight
+        largest = float(torch.linalg.eigvalsh(D.sqrt()[:, None] * lap * D.sqrt())[-1])
+        assert largest <= DEEPEST * (1 + 1e-12) and (spread > 1 or largest > DEEPEST * (1 - 1e-12))
+
+
+@pytest.mark.parametrize("graph", ["ring(6)", "star(5)", "grid(2x3)"])
+@pytest.mark.parametrize(
+    "constants",
+    [{"gamma": 0.9, "alpha": 0.045, "c_s": 0.06, "c_u": 1.5}, {"gamma": 1.1, "alpha": 0.12, "c_s": 0.12, "c_u": 1.1}],
+    ids=str,
+)
+def test_special_initialisation_is_lepdo_with_its_momentum(graph, constants):
+    net, n = StackedNetwork(graph), topology(graph).n
+    own = Lasso(n, 8, 20, 0.1).sample([0])
+    problem = LeastSquares(own.A[:, :1].expand_as(own.A).contiguous(), own.b, own.reg)
+    optimizer = special_initialisation(MiLoDo(graph, hidden=3, inputs="relative", momentum=0.97).double(), net, **constants)
+    L = float(problem.lipschitz().max())
+    method = LEPDO(**constants | {"gamma": constants["gamma"] / L})
+    a, b = after(optimizer, problem, net, 60), after(method, problem, net, 60)
+    torch.testing.assert_close(a.x, b.x, rtol=0, atol=1e-12)
+    torch.testing.assert_close(a.y, b.y, rtol=0, atol=1e-11 * L)
+
+
+def test_without_momentum_constants_of_one_are_exact_diffusion_here_too():
+    net, problem = StackedNetwork("ring(6)"), Lasso(6, 8, 20, 0.0).sample([0])
+    gamma = 0.5 / float(problem.lipschitz().max())
+    optimizer = MiLoDo("ring(6)", hidden=3, momentum=0.5, reach=gamma).double()
+    a = after(special_initialisation(optimizer, net, gamma), problem, net, 80)
+    b = after(LEPDO(gamma=gamma), problem, net, 80)
+    torch.testing.assert_close(
+        a.x, b.x, rtol=0, atol=1e-5
+    )  # p and β lie at the edge of the region, where a sigmoid only tends to
+
+
+def test_constants_outside_the_region_are_refused_in_a_sentence():
+    net = StackedNetwork("ring(6)")
+    optimizer = MiLoDo("ring(6)", hidden=3, inputs="relative", momentum=0.97)
+    for constants, said in (
+        ({"gamma": 2.0, "alpha": 0.04, "c_s": 0.06, "c_u": 1.5}, "gamma is 2, and the region of stable weights has 0.3 to 1.2"),
+        ({"gamma": 1.0, "alpha": 0.04, "c_s": 1.0, "c_u": 1.5}, "gamma c_u / c_s is 1.5"),
+        ({"gamma": 1.0, "alpha": 0.04, "c_s": 0.06, "c_u": 2.2}, "share of its largest value, is 1.16"),
+        ({"gamma": 1.0, "alpha": 0.03, "c_s": 0.06, "c_u": 1.5}, "alpha is 0.03"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            special_initialisation(optimizer, net, **constants)
+    with pytest.raises(InvalidInput, match="is a momentum, which this MiLoDo does not have"):
+        special_initialisation(MiLoDo("ring(6)", hidden=3), net, 0.05, alpha=0.5)
+    for momentum, reach in ((1.0, 1.2), (-0.1, 1.2), (0.9, 0.0), (0.9, float("inf"))):
+        with pytest.raises(InvalidInput):
+            Region(momentum, reach)
+
+
+def learned(graph, *, every=10, disturb=0.3, inputs="relative", **options):
+    """One whose networks look at what they see, around constants with momentum."""
+    torch.manual_seed(0)
+    optimizer = MiLoDo(graph, hidden=6, inputs=inputs, momentum=0.9, every=every, **options).double()
+    constants = {"c_s": 0.2, "c_u": 1.4, "alpha": 0.2}
+    return disturbed(optimizer, 0.9 * optimizer.reach, disturb, **constants)
+
+
+@pytest.mark.parametrize("graph", ["ring(6)", "star(6)", "grid(2x3)"])
+def test_a_limit_is_primal_and_dual_optimal_and_later_iterations_send_one_vector(graph):
+    problem, net = Lasso(6, 8, 30, 0.1).sample([0, 1]), StackedNetwork(graph)
+    optimizer = learned(graph)
+    last = after(optimizer, problem, net, 3000)
+    assert net.traffic.rounds == 3000 + WARM_UP
+    x = problem.everywhere(optimum(problem).x)
+    assert float((last.x - x).abs().max()) < 1e-10
+    assert float(problem.reg.distance(x, -problem.grad(x) - last.y).max()) < 1e-9
+    assert float(last.y.sum(-2).abs().max()) < 1e-11
+
+
+def test_other_units_do_not_change_what_it_does():
+    net, problem = StackedNetwork("star(6)"), Lasso(6, 12, 4, 0.1).sample([0, 1])
+    a, c = 37.0, 0.003
+    other = LeastSquares(a * problem.A, c * problem.b, L1(0.1 * a * c))
+    optimizer = learned("star(6)")
+    with torch.no_grad():
+        for one, two in itertools.islice(zip(iterate(optimizer, problem, net), iterate(optimizer, other, net), strict=False), 60):
+            torch.testing.assert_close(two.x * a / c, one.x, rtol=1e-8, atol=1e-8)
+
+
+def test_names_of_nodes_do_not_matter():
+    """Nodes in another order, with the weights, the data and the first hidden states of each."""
+    graph, order = "erdos_renyi(6,0.5,seed=2)", [3, 0, 5, 1, 4, 2]
+    top, problem = topology(graph), Lasso(6, 5, 8, 0.1).sample([0])
+    place = {old: new for new, old in enumerate(order)}
+    other = Topology.from_edges([(min(place[i], place[j]), max(place[i], place[j])) for i, j in top.edges], "relabelled")
+    moved = LeastSquares(problem.A[:, order].contiguous(), problem.b[:, order].contiguous(), problem.reg)
+    one, two = learned(graph), MiLoDo(other, hidden=6, inputs="relative", momentum=0.9, every=10).double()
+    # What a slot of a node is for changes with the names of its neighbours, so its row and its column do.
+    slots = [[place[j] for i, j in top.arcs if i == old] for old in order]
+    state = one.state_dict()
+    for name, value in state.items():
+        value = value[order].clone()
+        for row, neighbours in enumerate(slots):
+            by_new = sorted(range(len(neighbours)), key=neighbours.__getitem__)
+            if name in ("phi_s.w_x", "phi_u.w_x"):
+                value[row][:, : len(by_new)] = value[row][:, by_new]
+            if name in ("phi_s.w_2", "phi_s.b_2"):
+                value[row][: len(by_new)] = value[row][by_new]
+        state[name] = value
+    two.load_state_dict(state)
+    first = StackedNetwork(graph).randn(6, 6, 5, seed=0)
+    one.first_hidden, two.first_hidden = (lambda x0, net, d, h=h: hidden(h, x0) for h in (first, first[order]))
+    a, b = after(one, problem, StackedNetwork(graph), 80), after(two, moved, StackedNetwork(other), 80)
+    torch.testing.assert_close(b.x, a.x[:, order], rtol=0, atol=1e-10)
+
+
+def hidden(start, x0):
+    from milodo.learned.per_node import Hidden
+
+    return Hidden(*(part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)))
+
+
+def test_the_part_of_some_nodes_has_their_weights_and_bounds():
+    graph = "erdos_renyi(6,0.5,seed=2)"
+    optimizer = learned(graph)
+    part = optimizer.at([1, 4])
+    arcs = [k for k, (i, _) in enumerate(optimizer.topology.arcs) if i in (1, 4)]
+    assert torch.equal(part.mixing_bound, optimizer.mixing_bound[arcs]) and part.settings() == optimizer.settings()
+    assert torch.equal(part.phi_m.w_2, optimizer.phi_m.w_2[[1, 4]])
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+@pytest.mark.parametrize("outage", [0.0, 0.4])
+def test_short_messages_and_failing_links_lead_to_the_same_point(bits, outage):
+    problem, graph = Lasso(6, 8, 30, 0.1).sample([0]), "star(6)"
+    net = degraded(StackedNetwork(graph), outage=outage, seed=3)
+    method = learned(graph)
+    last = after(method if bits is None else Remembering(method, Bits(bits)), problem, net, 4000)
+    state = last if bits is None else last.inner
+    assert float((state.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-8
+    assert float(state.y.sum(-2).abs().max()) < 1e-11 and bool((state.memory.p1 > 0).all())
+
+
+def test_edges_that_failed_while_nodes_agreed_go_on_trying():
+    problem, graph = Lasso(4, 5, 30, 0.1).sample([0]), "star(4)"
+    net = degraded(StackedNetwork(graph), outage=0.97, seed=0)
+    optimizer = learned(graph, every=2)
+    early, late = after(optimizer, problem, net, WARM_UP), after(optimizer, problem, net, 800)
+    assert not bool((early.memory.p1 > 0).all()) and bool((late.memory.p1 > 0).all())
+    assert torch.equal(early.memory.p1[early.memory.p1 > 0], late.memory.p1[early.memory.p1 > 0])
+
+
+def test_the_meta_gradient_reaches_every_parameter_that_is_read():
+    graph = "ring(5)"
+    optimizer = learned(graph, every=1)
+    problem, net = Lasso(5, 4, 6, 0.1).sample([0, 1]), StackedNetwork(graph)
+    last = next(itertools.islice(iterate(optimizer, problem, net), 6, None))
+    last.x.square().mean().backward()
+    for name, parameter in optimizer.named_parameters():
+        assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all()), name
+        assert float(parameter.grad.abs().max()) > 0, name
+
+
+def test_scaled_inputs_need_no_curvature():
+    problem, net = Logistic(6, 5, 20, 0.02).sample([0]), StackedNetwork("ring(6)")
+    optimizer = learned("ring(6)", inputs="scaled", reach=1.2 / float(problem.lipschitz().max()))
+    result = solve(optimizer, problem, net, Stop(steps=4000, tolerance=1e-10, every=50))
+    assert float((result.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-6
+
+
+def test_the_ranges_are_what_the_region_says():
+    region, ends = Region(0.98, 1.5), torch.tensor([0.0, 1.0], dtype=torch.float64)
+    for values, low, high in (
+        (region.step(ends), LEAST_STEP * 1.5, 1.5),
+        (region.ratio(ends), LEAST_RATIO * 1.5 / 0.02, 1.5 / 0.02),
+        (region.mixing(ends), LEAST_MIXING, 1.0),
+        (region.momentum(ends, ends * 0 + 1.5, ends * 0 + 1.5 / 0.02), 0.0, 0.98),
+    ):
+        torch.testing.assert_close(values, torch.tensor([low, high], dtype=torch.float64), rtol=1e-12, atol=1e-12)
