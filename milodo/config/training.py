@@ -65,6 +65,8 @@ class TrainingTable(Table):
     """Forget what a step computed and compute it again for the gradient: a third more time, far less memory."""
     validation_instances: Instances = 8
     validation_iterations: Count = 500
+    validation_gaps: Annotated[list[Positive], Field(min_length=1)] | None = None
+    """What is chosen by: fewest iterations to these gaps, in fp64; unless given, the lowest gap after validation_iterations."""
     validate_every: Count = 3000
     """Unrolled iterations between two validations; every stage ends with one."""
     stages: Annotated[list[StageTable], Field(min_length=1)] = PAPER_STAGES
@@ -76,6 +78,10 @@ class TrainingTable(Table):
         longest, most = max(stage.K for stage in self.stages), self.optimizer.longest
         if most is not None and longest > most:
             raise ValueError(f"a stage unrolls {longest} iterations, but {self.optimizer.kind} can do {most}. Shorten K.")
+        if self.optimizer.from_scratch and self.validation_gaps is not None:
+            raise ValueError(
+                "[training] validation_gaps need first weights that converge; random ones need not. Leave it out."
+            )
         if self.optimizer.from_scratch and longest > self.validation_iterations:
             raise ValueError(
                 f"[training] validation_iterations = {self.validation_iterations}, but a stage ends only when the loss falls "

@@ -16,7 +16,7 @@ from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
 from milodo.learned.momentum import COLUMNS, MovingNetworks
 from milodo.learned.per_node import Inputs, Networks, PerNode
-from milodo.learned.region import Region, before_sigmoid, mixing_bound
+from milodo.learned.region import SPREAD, Region, before_sigmoid, mixing_bound
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -30,6 +30,7 @@ REACH = 1.2
 """Of p_i with momentum, in units of 1/L_i: any less than 1.28 is stable for quadratic f and r = 0."""
 Period = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Spread = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
 class MiLoDoSettings(Settings):
@@ -40,6 +41,7 @@ class MiLoDoSettings(Settings):
     inputs: Inputs = "raw"
     momentum: Share = 0.0
     reach: Positive = REACH
+    spread: Spread = SPREAD
 
 
 class MiLoDoRecipe(Recipe):
@@ -61,19 +63,25 @@ class MiLoDoRecipe(Recipe):
     alpha: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Of its momentum, 1 - alpha, where there is one."""
     momentum: Share = 0.0
-    """β at most, at any node and coordinate; 0 for the paper's rule, which has no momentum. With it, weights lie in the region of
+    """β at most where p_i is largest; 0 for the paper's rule, which has no momentum. With it, weights lie in the region of
     milodo/learned/region.py, and activations have no meaning."""
     reach: Positive = REACH
     """With momentum: p_i at most, in units of 1/L_i where inputs are relative."""
+    spread: Spread = SPREAD
+    """With momentum: how many times smaller than their largest values weights on edges may be."""
+    tied: bool = False
+    """Whether all nodes begin with the same networks and learn from the mean of their gradients."""
 
     @property
     def from_scratch(self) -> bool:
         return self.initial == "random"
 
     def make(self, net: Network, d: int, seed: int) -> MiLoDo:
-        architecture = self.model_dump(include={"hidden", "every", "inputs", "momentum", "reach"})
+        architecture = self.model_dump(include={"hidden", "every", "inputs", "momentum", "reach", "spread"})
         optimizer = MiLoDo(net.topology, activations=self.activations, seed=seed, **architecture)
         constants = self.model_dump(include={"gamma", "c_s", "c_u", "alpha"})
+        if self.tied:
+            _tie(optimizer)
         return optimizer if self.from_scratch else special_initialisation(optimizer, net, **constants)
 
 
@@ -108,6 +116,7 @@ class MiLoDo(Rule, PerNode):
         inputs: Inputs = "raw",
         momentum: float = 0.0,
         reach: float = REACH,
+        spread: float = SPREAD,
         nodes: Sequence[int] | None = None,
     ) -> None:
         super().__init__(graph, nodes)
@@ -119,8 +128,8 @@ class MiLoDo(Rule, PerNode):
             raise InvalidInput(
                 f"{self.topology} has no edges, and MiLoDo learns what to say over edges. Use a graph of at least two nodes."
             )
-        self.momentum, self.reach = momentum, reach
-        self.region = Region(momentum, reach) if momentum else None
+        self.momentum, self.reach, self.spread = momentum, reach, spread
+        self.region = Region(momentum, reach, spread) if momentum else None
         self.phi_m = Bank(n, 2, 1, hidden) if self.region is None else Bank(n, COLUMNS, 2, hidden)
         self.phi_s = Bank(n, width, width, hidden)
         self.phi_u = Bank(n, width, width if self.region is None else 1, hidden)
@@ -164,6 +173,14 @@ def _known(inputs: Inputs) -> Inputs:
     if inputs not in get_args(Inputs):
         raise unknown("inputs", inputs, get_args(Inputs))
     return inputs
+
+
+@torch.no_grad()
+def _tie(optimizer: MiLoDo) -> None:
+    """Nodes are many of a kind: what one learns serves all, and where final layers begin apart they stay as far apart."""
+    for parameter in optimizer.parameters():
+        parameter.copy_(parameter[:1].expand_as(parameter).clone())
+        parameter.register_hook(lambda gradient: gradient.mean(0, keepdim=True).expand_as(gradient))
 
 
 @torch.no_grad()

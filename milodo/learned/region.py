@@ -18,10 +18,8 @@ DEEPEST = 1.26
 """Largest eigenvalue of I - A: the lowest of A is -0.26."""
 LEAST_STEP = 1 / 4
 """p_i at least, of what it is at most."""
-LEAST_RATIO = 1 / 4
-"""D_i at least, of what it is at most."""
-LEAST_MIXING = 1 / 4
-"""p_ij,2 at least, of what it is at most, where both ends have one D."""
+SPREAD = 4.0
+"""How many times smaller than at most D_i may be, and p_ij,2 where both ends have one D."""
 INSIDE = 1e-6
 """How near to the edges of the region constants may lie: there a sigmoid is flat."""
 
@@ -43,7 +41,7 @@ def mixing_bound(graph: Topology) -> Tensor:
 
 @dataclass(frozen=True)
 class Region:
-    """0 <= β <= β_max, and p_i, p_ij,1 and p_ij,2 so that the recurrence is stable for quadratic f and r = 0.
+    """β, p_i, p_ij,1 and p_ij,2 so that the recurrence is stable for quadratic f and r = 0.
 
     Node i has a number D_i > 0, and p_ij,2 = D_i p_ij,1. In x = D^½ x̃, y = D^-½ ỹ, with M = D^½ Lap(p_1) D^½, the rule is
 
@@ -54,19 +52,23 @@ class Region:
     evolves by (ξ - 1)(ξ² - (1 + β)Qξ + βQ) + σPξ², whose roots lie in the unit disc for σ <= 1 - β, A = I - M >= -0.28 and
     p L <= 1.28. So p_i <= reach/L_i with reach < 1.28 on any problem, D_i >= p_i, and β_i <= 1 - p_i/D_i at every node and
     coordinate by itself. Where they differ, in space or in time, this is tested (tests/laws/test_region_laws.py), not proved.
-    Where mixing levels curvatures out, as between nodes whose data are unlike, a larger reach is stable, too.
+    Where mixing levels curvatures out, as between nodes whose data are unlike, a larger reach is stable, too, if weights on edges
+    stay near their largest values: a small spread. How large is to be tested on the problems at hand.
 
     All of s are in [0, 1]. Steps are on logarithmic scales.
     """
 
     most: float
-    """β_max."""
+    """β at most where p_i is largest; β_max = 1 - (1 - most)/4 where it is smallest."""
     reach: float
     """p_i at most, in its unit."""
+    spread: float = SPREAD
 
     def __post_init__(self) -> None:
         if not 0 < self.most < 1:
             raise InvalidInput(f"momentum is {self.most:g}, but β lies between 0 and 1. Give its largest value, as 0.98.")
+        if not 1 < self.spread < math.inf:
+            raise InvalidInput(f"spread is {self.spread:g}, but it says how many times smaller weights may be: a number > 1.")
         if not 0 < self.reach < math.inf:
             raise InvalidInput(f"reach is {self.reach:g}, but the largest p_i must be a finite number > 0.")
 
@@ -74,7 +76,7 @@ class Region:
     def _ratios(self) -> tuple[float, float]:
         """D_i at least, and at most: as much as the largest p_i and the largest β need together."""
         most = self.reach / (THETA * (1 - self.most))
-        return LEAST_RATIO * most, most
+        return most / self.spread, most
 
     def step(self, s: Tensor) -> Tensor:
         """p_i."""
@@ -86,11 +88,11 @@ class Region:
 
     def mixing(self, s: Tensor) -> Tensor:
         """D_i p̃_ij,1, as a share of its bound."""
-        return _between(s, LEAST_MIXING, 1.0)
+        return _between(s, 1 / self.spread, 1.0)
 
     def momentum(self, s: Tensor, p: Tensor, D: Tensor) -> Tensor:
         """β_i: 0 at s = 0, and the largest at s = 1."""
-        return 1 - (p / (THETA * D)).clamp(1 - self.most, 1.0) ** s
+        return 1 - (p / (THETA * D)).clamp(max=1.0) ** s
 
     def constants(self, gamma: float, alpha: float, sigma: float, mixing: Tensor) -> tuple[float, float, float, Tensor]:
         """s of p, of β, of D and of p_2 for LEPDO's constants, σ = c_s/c_u; `mixing` is c_u w_ij/2 as a share of its bound."""
@@ -99,22 +101,21 @@ class Region:
         for what, value, least, most in (
             ("gamma", gamma, LEAST_STEP * self.reach, self.reach),
             ("gamma c_u / c_s", D, low, high),
-            ("c_u w_ij / 2, as a share of its largest value,", float(mixing.max()), LEAST_MIXING, 1.0),
-            ("c_u w_ij / 2, as a share of its largest value,", float(mixing.min()), LEAST_MIXING, 1.0),
-            ("alpha", alpha, max(sigma / THETA, 1 - self.most), 1.0),
+            ("c_u w_ij / 2, as a share of its largest value,", float(mixing.max()), 1 / self.spread, 1.0),
+            ("c_u w_ij / 2, as a share of its largest value,", float(mixing.min()), 1 / self.spread, 1.0),
+            ("alpha", alpha, sigma / THETA, 1.0),
         ):
             if not least * (1 - 1e-9) <= value <= most * (1 + 1e-9):
                 raise InvalidInput(
                     f"special initialisation: {what} is {value:.4g}, and the region of stable weights has {least:.4g} to "
-                    f"{most:.4g} (milodo/learned/region.py). Change the constants, momentum or reach."
+                    f"{most:.4g} (milodo/learned/region.py). Change the constants, momentum, reach or spread."
                 )
-        largest = min(1.0, max(sigma / THETA, 1 - self.most))
-        s_beta = 0.0 if alpha >= 1 else math.log(alpha) / math.log(largest)
+        s_beta = 0.0 if alpha >= 1 else math.log(alpha) / math.log(sigma / THETA)
         return (
             _place(gamma, LEAST_STEP * self.reach, self.reach),
             s_beta,
             _place(D, low, high),
-            (mixing.log() - math.log(LEAST_MIXING)) / -math.log(LEAST_MIXING),
+            1 + mixing.log() / math.log(self.spread),
         )
 
 

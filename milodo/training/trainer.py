@@ -23,13 +23,14 @@ from milodo.learned import fused
 from milodo.learned.checkpoint import save_optimizer
 from milodo.loop import advance, iterate
 from milodo.metrics import consensus_error, mean_point
-from milodo.network import StackedObserver
+from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
 from milodo.provenance import provenance
 from milodo.training.log import Log, Row
 from milodo.training.loss import MetaLoss, falling
 from milodo.training.problem_set import Batch, training_set, validation_set
 from milodo.training.saving import Position, adam_state, load_position, restore_adam, save_position
+from milodo.training.validation import log_iterations
 from milodo.tree import detached
 
 BETAS = (0.9, 0.999)
@@ -72,9 +73,11 @@ class Trainer:
             raise InvalidInput(f"{experiment.name} has no [training] table, so there is nothing to train. Add one.")
         self.experiment, self.table, self.folder, self.command = experiment, experiment.training, folder, command
         self.progress = progress or (lambda task, fraction, detail: None)
-        self.net = (self.table.network or experiment.network).network(seed=experiment.seed, dtype=DTYPE)
+        self.net = self._network(DTYPE)
         self.loss = MetaLoss(self.table.loss, self.table.consensus)
-        self.training, self.validation = training_set(experiment, DTYPE), validation_set(experiment, DTYPE)
+        judged = DTYPE if self.table.validation_gaps is None else torch.float64
+        self.training, self.validation = training_set(experiment, DTYPE), validation_set(experiment, judged)
+        self.far = self.net if judged is DTYPE else self._network(judged)
         with torch.random.fork_rng(devices=[]):  # weights depend on the experiment's seed alone
             torch.manual_seed(experiment.seed)
             self.optimizer = self.table.optimizer.make(self.net, self.training.families[0].d, experiment.seed)
@@ -111,6 +114,9 @@ class Trainer:
         finally:
             self.log.close()
         return self.path
+
+    def _network(self, dtype: torch.dtype) -> Network:
+        return (self.table.network or self.experiment.network).network(seed=self.experiment.seed, dtype=dtype)
 
     @property
     def path(self) -> Path:
@@ -260,6 +266,11 @@ class Trainer:
         for index, seeds in enumerate(self.validation.seeds):
             batch = Batch(index, tuple(seeds))
             problem, best = self.validation.problem(batch), self.validation.optimum(batch)
+            if self.table.validation_gaps is not None and best is not None:
+                asked = self.table.validation_gaps
+                score = log_iterations(self.optimizer, problem, self.far, best, asked, iterations, OBSERVER)
+                scores.append(float(score.mean()))
+                continue
             losses, x = [], problem.start()
             for k, state in enumerate(islice(iterate(self.optimizer, problem, self.net), 1, iterations + 1), 2):
                 x = state.x
@@ -303,6 +314,8 @@ class Trainer:
     @property
     def _falls(self) -> str:
         """What validation measures: where no optimum is known, the loss itself."""
+        if self.table.validation_gaps is not None and self.validation.optima:
+            return "iterations"
         return "gap" if self.validation.optima else "loss"
 
     def _weights(self) -> dict[str, torch.Tensor]:

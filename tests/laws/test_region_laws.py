@@ -14,7 +14,7 @@ from milodo.algorithms import LEPDO, Remembering
 from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo, special_initialisation
-from milodo.learned.region import DEEPEST, LEAST_MIXING, LEAST_RATIO, LEAST_STEP, Region, mixing_bound
+from milodo.learned.region import DEEPEST, LEAST_STEP, SPREAD, Region, mixing_bound
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, StackedNetwork, degraded
 from milodo.problems import L1, Lasso, LeastSquares, Logistic, optimum
@@ -71,7 +71,7 @@ def test_weights_that_change_in_every_iteration_lead_there_too_and_lie_in_the_re
             if k in (1, 7, 300, 4000):
                 slack = 1 + 1e-12
                 assert bool(((p * L >= 1.2 * LEAST_STEP / slack) & (p * L <= 1.2 * slack)).all())
-                assert bool(((beta >= 0) & (beta <= 0.9) & (p <= slack * D * (1 - beta))).all())
+                assert bool(((beta >= 0) & (beta <= 1 - 0.1 * LEAST_STEP / slack) & (p <= slack * D * (1 - beta))).all())
                 assert bool(((p2 > 0) & (p2 <= bound * slack)).all())
                 torch.testing.assert_close(p2, net.spread(D) * p1)
                 assert torch.equal(p1, net.swap(p1))
@@ -260,8 +260,8 @@ def test_the_ranges_are_what_the_region_says():
     region, ends = Region(0.98, 1.5), torch.tensor([0.0, 1.0], dtype=torch.float64)
     for values, low, high in (
         (region.step(ends), LEAST_STEP * 1.5, 1.5),
-        (region.ratio(ends), LEAST_RATIO * 1.5 / 0.02, 1.5 / 0.02),
-        (region.mixing(ends), LEAST_MIXING, 1.0),
+        (region.ratio(ends), 1.5 / 0.02 / SPREAD, 1.5 / 0.02),
+        (region.mixing(ends), 1 / SPREAD, 1.0),
         (region.momentum(ends, ends * 0 + 1.5, ends * 0 + 1.5 / 0.02), 0.0, 0.98),
     ):
         torch.testing.assert_close(values, torch.tensor([low, high], dtype=torch.float64), rtol=1e-12, atol=1e-12)
