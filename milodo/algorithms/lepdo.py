@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from milodo.algorithms.parameters import Factor, Fraction, Space, StepSize
+from milodo.algorithms.parameters import Factor, Fraction, Given, Space, StepSize
 from milodo.algorithms.rule import Here, Rule, Source
 from milodo.network import Network
 from milodo.problems import Problem
@@ -49,10 +49,13 @@ class LEPDO(Rule):
     """Of the dual step, in units of Exact Diffusion's."""
     c_u: Step = 1.0
     """Of the mixing, likewise."""
+    local_steps: int = 1
+    """S: gradients of one iteration; more buy rounds."""
 
     label: ClassVar[str] = "LEPDO"
     space: ClassVar[Space] = {
-        "gamma": StepSize(1 / 4, 8), "alpha": Fraction(0.02, 1.0), "c_s": Factor(0.05, 1.0), "c_u": Factor(0.5, 2.0),
+        "gamma": StepSize(1 / 4, 8), "alpha": Fraction(0.02, 1.0), "c_s": Factor(0.03, 3.0), "c_u": Factor(0.5, 2.0),
+        "local_steps": Given((1,)),
     }  # fmt: skip
     rounds: ClassVar[int] = 1
 

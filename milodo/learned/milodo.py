@@ -42,6 +42,7 @@ class MiLoDoSettings(Settings):
     momentum: Share = 0.0
     reach: Positive = REACH
     spread: Spread = SPREAD
+    local_steps: Period = 1
 
 
 class MiLoDoRecipe(Recipe):
@@ -69,6 +70,8 @@ class MiLoDoRecipe(Recipe):
     """With momentum: p_i at most, in units of 1/L_i where inputs are relative."""
     spread: Spread = SPREAD
     """With momentum: how many times smaller than their largest values weights on edges may be."""
+    local_steps: Period = 1
+    """Gradients of one iteration; more buy rounds."""
     tied: bool = False
     """Whether all nodes begin with the same networks and learn from the mean of their gradients."""
 
@@ -77,7 +80,7 @@ class MiLoDoRecipe(Recipe):
         return self.initial == "random"
 
     def make(self, net: Network, d: int, seed: int) -> MiLoDo:
-        architecture = self.model_dump(include={"hidden", "every", "inputs", "momentum", "reach", "spread"})
+        architecture = self.model_dump(include={"hidden", "every", "inputs", "momentum", "reach", "spread", "local_steps"})
         optimizer = MiLoDo(net.topology, activations=self.activations, seed=seed, **architecture)
         constants = self.model_dump(include={"gamma", "c_s", "c_u", "alpha"})
         if self.tied:
@@ -117,11 +120,12 @@ class MiLoDo(Rule, PerNode):
         momentum: float = 0.0,
         reach: float = REACH,
         spread: float = SPREAD,
+        local_steps: int = 1,
         nodes: Sequence[int] | None = None,
     ) -> None:
         super().__init__(graph, nodes)
         self.hidden, self.seed, self.every = whole("hidden", hidden, 1, WIDEST), whole("seed", seed), whole("every", every, 1)
-        self.activations = activations
+        self.activations, self.local_steps = activations, whole("local_steps", local_steps, 1)
         self.inputs: Inputs = _known(inputs)
         n, width = len(self.nodes), self.slots.width
         if width == 0:

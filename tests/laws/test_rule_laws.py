@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from milodo.algorithms import LEPDO, ProxED
+from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo, special_initialisation
 from milodo.loop import Stop, iterate, solve
 from milodo.network import StackedNetwork
-from milodo.problems import Lasso, optimum
+from milodo.problems import L1, CustomProblem, Lasso, LeastSquares, optimum
 from milodo.topology import EXAMPLES, topology
 
 ROUNDING = 1e-11
@@ -65,3 +66,60 @@ def test_whatever_the_constants_the_limit_is_the_optimum_and_duals_sum_to_zero(c
     assert float((result.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-9
     state = after(method, problem, net, 200)
     assert float(state.y.sum(-2).abs().max()) < ROUNDING * max(1.0, float(state.y.abs().max()))
+
+
+def test_many_local_steps_solve_the_local_problem():
+    """z is then the minimum of f_i + r + ⟨y, ·⟩ + ‖· - e‖²/2γ: its prox-gradient step does not move."""
+    problem, net = Lasso(5, 8, 4, 0.1).sample([0]), StackedNetwork("star(5)")
+    gamma, seen = 8 / float(problem.lipschitz().max()), {}
+
+    class Watched(LEPDO):
+        def _nearer(self, e, g, y, p, problem):
+            torch.testing.assert_close(g, problem.grad(e))
+            seen.update(e=e, y=y, z=super()._nearer(e, g, y, p, problem))
+            return seen["z"]
+
+    after(Watched(gamma=gamma, alpha=0.3, c_s=0.3, c_u=1.5, local_steps=400), problem, net, 5)
+    z, step = seen["z"], 0.5 / float(problem.lipschitz().max())
+    again = problem.prox(z - step * (problem.grad(z) + seen["y"] + (z - seen["e"]) / gamma), step)
+    torch.testing.assert_close(again, z, rtol=0, atol=1e-12)
+    assert float((z - seen["e"]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("graph", ["ring(6)", "star(6)"])
+@pytest.mark.parametrize("S", [2, 7])
+def test_local_steps_have_the_same_limit_and_are_counted(graph, S):
+    problem, net = Lasso(6, 8, 5, 0.1).sample([0, 1]), StackedNetwork(graph)
+    L, calls = float(problem.lipschitz().max()), []
+    method = LEPDO(gamma=4 / L, alpha=0.3, c_s=0.3, c_u=1.2, local_steps=S)
+    own = type(problem).grad
+    problem.__class__ = type("Counted", (type(problem),), {"grad": lambda self, x: calls.append(1) or own(self, x)})
+    after(method, problem, net, 7)
+    assert len(calls) == 7 * method.gradients == 7 * S and net.traffic.rounds == 7 == 7 * method.rounds_on(net)
+    last = after(method, problem, net, 1500)
+    assert float((last.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-7
+    assert float(last.y.sum(-2).abs().max()) < ROUNDING * max(1.0, float(last.y.abs().max()))
+
+
+def test_local_steps_need_a_curvature_and_a_whole_number():
+    data = {"c": torch.ones(4, 3, dtype=torch.float64)}
+    problem = CustomProblem(lambda x, own: ((x - own["c"]) ** 4).sum(), data, 3, L1(0.1))
+    with pytest.raises(InvalidInput, match="2 local steps are as long as curvature allows, which this problem does not know"):
+        next(iterate(LEPDO(gamma=0.01, local_steps=2), problem, StackedNetwork("ring(4)")))
+    for wrong in (0, 1.5, True):
+        with pytest.raises(InvalidInput, match=r"local_steps is .*, but it must be a whole number >= 1"):
+            LEPDO(gamma=0.01, local_steps=wrong)
+
+
+def test_local_steps_of_a_learned_optimizer_are_lepdos_and_are_learned_through():
+    net, drawn = StackedNetwork("ring(6)"), Lasso(6, 8, 20, 0.1).sample([0])
+    problem = LeastSquares(drawn.A[:, :1].expand_as(drawn.A).contiguous(), drawn.b, drawn.reg)
+    constants, L = {"gamma": 6.0, "alpha": 0.3, "c_s": 0.4, "c_u": 1.5}, float(problem.lipschitz().max())
+    optimizer = MiLoDo("ring(6)", hidden=3, inputs="relative", momentum=0.8, reach=8.0, local_steps=4).double()
+    special_initialisation(optimizer, net, **constants)
+    a = after(optimizer, problem, net, 40)
+    b = after(LEPDO(**constants | {"gamma": 6.0 / L}, local_steps=4), problem, net, 40)
+    torch.testing.assert_close(a.x, b.x, rtol=0, atol=ROUNDING)
+    assert optimizer.gradients == 4 and optimizer.at([0, 1]).local_steps == 4
+    next(itertools.islice(iterate(optimizer, problem, net), 5, None)).x.square().mean().backward()
+    assert all(float(bank.b_2.grad.abs().max()) > 0 for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u))
