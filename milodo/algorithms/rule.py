@@ -56,6 +56,8 @@ class State(NamedTuple):
     """The iterate before."""
     y: NodeTensor
     """Dual variable; sums to zero over the nodes."""
+    z: NodeTensor
+    """Where local steps go on from; without any, x."""
     memory: Any
     """Of the source."""
 
@@ -72,13 +74,14 @@ class Rule(Algorithm):
     the optimum as their only fixed point.
 
     With S > 1 local steps z_i is nearer to the minimum of h_i = f_i + r + ⟨y_i, ·⟩ + ‖· - e_i‖²/2p_i than one proximal step gets:
-    S steps of accelerated proximal gradient from e_i (Nesterov 2004, constant momentum; all of it coordinate by coordinate),
+    S steps of accelerated proximal gradient from the last z_i (Nesterov 2004, constant momentum; all of it coordinate by
+    coordinate), starting with v = z,
 
         z⁺ = prox_{r, Diag(ρ)}(v - ρ(∇f_i(v) + y_i + (v - e_i)/p_i)),   ρ = 1/(L_i + 1/p_i)
         v⁺ = z⁺ + (√κ - 1)/(√κ + 1) (z⁺ - z),                            κ = 1 + L_i p_i
 
     so an iteration costs one vector an edge and S gradients. They end where they began only at the minimum of h_i, because
-    h_i(z⁺) + ‖z⁺ - z‖²/2ρ falls: the fixed points are the same.
+    h_i(z⁺) + ‖z⁺ - z‖²/2ρ falls: the fixed points are the same. p_i is chosen from the gradient at the last z_i then.
     """
 
     exact: ClassVar[bool] = True
@@ -101,26 +104,31 @@ class Rule(Algorithm):
                 f"{self.local_steps} local steps are as long as curvature allows, which this problem does not know. Take one "
                 "local step, or give the problem its Lipschitz constant."
             )
-        return State(x0, x0, torch.zeros_like(x0), self.source.start(x0, problem, net))
+        return State(x0, x0, torch.zeros_like(x0), x0, self.source.start(x0, problem, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         source = self.source
         beta = source.momentum(state.memory)
         e = state.x if beta is None else state.x + beta * (state.x - state.last)
-        g = problem.grad(e)
-        p, memory = source.primal(state.memory, Here(state.x, state.last, e, g, state.y), problem)
-        z = problem.prox(e - p * (g + state.y), p) if self.local_steps == 1 else self._nearer(e, g, state.y, p, problem)
+        if self.local_steps == 1:
+            g = problem.grad(e)
+            p, memory = source.primal(state.memory, Here(state.x, state.last, e, g, state.y), problem)
+            z = problem.prox(e - p * (g + state.y), p)
+        else:
+            g = problem.grad(state.z)
+            p, memory = source.primal(state.memory, Here(state.x, state.last, state.z, g, state.y), problem)
+            z = self._nearer(state.z, e, g, state.y, p, problem)
         dz = net.diff(z)  # z_i - z_j [*batch, m, d]
         p1, p2, memory = source.edges(memory, dz, net)
         y = state.y + net.sum(p1 * dz)
         x = z - net.sum(p2 * dz)
-        return State(x, state.x, y, memory)
+        return State(x, state.x, y, x if self.local_steps == 1 else z, memory)
 
-    def _nearer(self, e: NodeTensor, g: NodeTensor, y: NodeTensor, p: Step, problem: Problem) -> NodeTensor:
-        """z_i after S steps; g is the gradient at e."""
+    def _nearer(self, z: NodeTensor, e: NodeTensor, g: NodeTensor, y: NodeTensor, p: Step, problem: Problem) -> NodeTensor:
+        """S steps from z, where the gradient is g."""
         L = problem.lipschitz().unsqueeze(-1)
         rho, root = 1 / (L + 1 / p), (1 + L * p) ** 0.5
-        z = v = e
+        v = z
         for s in range(self.local_steps):
             last, z = z, problem.prox(v - rho * ((problem.grad(v) if s else g) + y + (v - e) / p), rho)
             v = z + (root - 1) / (root + 1) * (z - last)

@@ -74,9 +74,10 @@ def test_many_local_steps_solve_the_local_problem():
     gamma, seen = 8 / float(problem.lipschitz().max()), {}
 
     class Watched(LEPDO):
-        def _nearer(self, e, g, y, p, problem):
-            torch.testing.assert_close(g, problem.grad(e))
-            seen.update(e=e, y=y, z=super()._nearer(e, g, y, p, problem))
+        def _nearer(self, z, e, g, y, p, problem):
+            torch.testing.assert_close(g, problem.grad(z))
+            torch.testing.assert_close(z, seen.get("z", z))
+            seen.update(e=e, y=y, z=super()._nearer(z, e, g, y, p, problem))
             return seen["z"]
 
     after(Watched(gamma=gamma, alpha=0.3, c_s=0.3, c_u=1.5, local_steps=400), problem, net, 5)
