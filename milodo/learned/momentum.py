@@ -20,8 +20,9 @@ from milodo.types import EdgeTensor, NodeTensor
 
 COLUMNS = 8
 """Numbers that φ_M sees of a coordinate."""
-LATE = 6.0
-"""log(k + 1) of some hundred iterations, which the networks see as one."""
+LATE, LATEST = 6.0, 500
+"""log(k + 1) of some hundred iterations, which the networks see as one; and the last k that they tell from later ones, so that
+what they have learnt holds in runs longer than those of training."""
 
 
 class Moving(NamedTuple):
@@ -124,7 +125,7 @@ def columns(here: Here, memory: Moving, problem: Problem) -> Tensor:
     m, p = here.x - here.last, memory.p
     slope = (here.e - problem.prox(here.e - p * (here.g + here.y), p)) / p
     agree = torch.nn.functional.cosine_similarity(m, slope, dim=-1).unsqueeze(-1)
-    late = torch.full_like(agree, math.log(memory.k + 1) / LATE)
+    late = torch.full_like(agree, math.log(min(memory.k, LATEST) + 1) / LATE)
     rows = (
         relative(m), relative(slope), relative(here.e), m.sign() * slope.sign(), here.e.sign() * m.sign(),
         (here.e != 0).to(m.dtype), agree, late,
