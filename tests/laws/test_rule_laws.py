@@ -11,8 +11,8 @@ from milodo.algorithms import LEPDO, ProxED
 from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo, special_initialisation
 from milodo.loop import Stop, iterate, solve
-from milodo.network import StackedNetwork
-from milodo.problems import L1, CustomProblem, Lasso, LeastSquares, optimum
+from milodo.network import StackedNetwork, StackedObserver
+from milodo.problems import L1, CustomProblem, Lasso, LeastSquares, Logistic, optimum
 from milodo.topology import EXAMPLES, topology
 
 ROUNDING = 1e-11
@@ -124,3 +124,15 @@ def test_local_steps_of_a_learned_optimizer_are_lepdos_and_are_learned_through()
     assert optimizer.gradients == 4 and optimizer.at([0, 1]).local_steps == 4
     next(itertools.islice(iterate(optimizer, problem, net), 5, None)).x.square().mean().backward()
     assert all(float(bank.b_2.grad.abs().max()) > 0 for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u))
+
+
+@pytest.mark.parametrize("graph", ["ring(8)", "grid(2x3)", "tree(7)", "star(6)", "complete(5)", "erdos_renyi(8,0.4,seed=1)"])
+@pytest.mark.parametrize("family", [Lasso, Logistic])
+def test_constants_for_local_steps_need_no_tuning(graph, family):
+    n, net = topology(graph).n, StackedNetwork(graph)
+    problem = (Lasso(n, 12, 5, 0.05) if family is Lasso else Logistic(n, 5, 12, 0.02)).sample([0, 1])
+    method = LEPDO.local(float(problem.lipschitz().max()), net)
+    assert method.gradients == 10
+    x, best = after(method, problem, net, 600).x, optimum(problem)
+    gap = problem.objective(x.mean(-2), StackedObserver()) - best.value
+    assert float(gap.abs().max()) < 1e-4 and float((x - x.mean(-2, keepdim=True)).abs().max()) < 1e-2
