@@ -30,6 +30,12 @@ class Here(NamedTuple):
     y: NodeTensor
 
 
+class Ratio(NamedTuple):
+    """p_ij,2 = D_i p_ij,1: one sum over the neighbours serves both."""
+
+    D: NodeTensor
+
+
 class Source(ABC):
     """Where the weights of a rule come from. What it remembers between two iterations travels in the rule's state."""
 
@@ -47,7 +53,7 @@ class Source(ABC):
 
     @abstractmethod
     def edges(self, memory: Any, dz: EdgeTensor, net: Network) -> tuple[Any, Any, Any]:
-        """p_ij,1, the same at both ends, and p_ij,2, from z_i - z_j; and what it remembers now."""
+        """p_ij,1, the same at both ends, and p_ij,2 or its Ratio, from z_i - z_j; and what it remembers now."""
 
 
 class State(NamedTuple):
@@ -120,8 +126,9 @@ class Rule(Algorithm):
             z = self._nearer(state.z, e, g, state.y, p, problem)
         dz = net.diff(z)  # z_i - z_j [*batch, m, d]
         p1, p2, memory = source.edges(memory, dz, net)
-        y = state.y + net.sum(p1 * dz)
-        x = z - net.sum(p2 * dz)
+        s = net.sum(p1 * dz)
+        y = state.y + s
+        x = z - p2.D * s if isinstance(p2, Ratio) else z - net.sum(p2 * dz)
         return State(x, state.x, y, x if self.local_steps == 1 else z, memory)
 
     def _nearer(self, z: NodeTensor, e: NodeTensor, g: NodeTensor, y: NodeTensor, p: Step, problem: Problem) -> NodeTensor:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from milodo.algorithms.rule import WARM_UP, Here, Source
+from milodo.algorithms.rule import WARM_UP, Here, Ratio, Source
 from milodo.learned.bank import Bank
 from milodo.learned.per_node import Hidden, Inputs, PerNode, Units, seen_as
 from milodo.learned.plus import relative
@@ -40,7 +40,6 @@ class Moving(NamedTuple):
     D: NodeTensor
     """p_ij,2 / p_ij,1; ∞ before the first iteration."""
     p1: EdgeTensor
-    p2: EdgeTensor
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class MovingNetworks(Source):
         units = Units.of(x0, problem, self.inputs)
         nothing, zero = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1]), torch.zeros_like(x0)
         first = zero + self.region.reach / units.L
-        return Moving(0, hidden, units, first, zero, zero, torch.full_like(x0, math.inf), nothing, nothing)
+        return Moving(0, hidden, units, first, zero, zero, torch.full_like(x0, math.inf), nothing)
 
     def momentum(self, memory: Moving) -> NodeTensor:
         return memory.beta
@@ -89,17 +88,16 @@ class MovingNetworks(Source):
         p = torch.minimum(self.region.step(s_p) / memory.units.L, memory.D)
         return p, memory._replace(p=p, s_beta=s_beta, hidden=memory.hidden._replace(h_m=h_m, c_m=c_m))
 
-    def edges(self, memory: Moving, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, EdgeTensor, Moving]:
+    def edges(self, memory: Moving, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, Ratio, Moving]:
         k = memory.k
         if k < WARM_UP:
             memory = self._agree(memory, dz, net)
         elif not net.holds and k % self.every == 0:
             later = self._agree(memory, dz, net)  # both ends know whether they have agreed before
-            p1 = torch.where(memory.p1 > 0, memory.p1, later.p1)
-            memory = memory._replace(p1=p1, p2=net.spread(memory.D) * p1)
+            memory = memory._replace(p1=torch.where(memory.p1 > 0, memory.p1, later.p1))
         if self._is_due(k):
             memory = memory._replace(beta=self.region.momentum(memory.s_beta, memory.p, memory.D))
-        return memory.p1, memory.p2, memory._replace(k=k + 1)
+        return memory.p1, Ratio(memory.D), memory._replace(k=k + 1)
 
     def _agree(self, memory: Moving, dz: EdgeTensor, net: Network) -> Moving:
         slots, units, hidden = self.optimizer.slots, memory.units, memory.hidden
@@ -113,8 +111,7 @@ class MovingNetworks(Source):
         mixing = self.region.mixing(slots.by_edge(o_s).sigmoid()).to(dz.dtype) * bound
         p1 = net.both((mixing / net.spread(D)).to(self.optimizer.dtype), smaller=True).to(dz.dtype)
         p1 = torch.where(p1 > 0, p1, memory.p1)  # not heard, or rounded away: as it was
-        p2 = torch.minimum(net.spread(D) * p1, bound)
-        return memory._replace(D=D, p1=p1, p2=p2, hidden=hidden._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u))
+        return memory._replace(D=D, p1=p1, hidden=hidden._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u))
 
 
 @torch.no_grad()
