@@ -1,6 +1,6 @@
 """The best constants in the paper's rule without momentum: where special initialisation of MiLoDo should start.
 
-    python benchmarks/constants.py EXPERIMENT        on the tuning instances of its problem and graph; about two minutes
+    python benchmarks/constants.py EXPERIMENT        on the tuning instances of its problem and graph; about three minutes
 
 p_i = γ, p_ij,1 = c_s w_ij/(2γ), p_ij,2 = c_u w_ij/2 (milodo/algorithms/lepdo.py with alpha = 1) over a whole grid, because the
 large steps converge only where c_s is small and c_u near 2: a coordinate-wise search never finds them. What is fastest to the
@@ -26,7 +26,7 @@ from milodo.problems import instance_seeds, optimum
 
 STEPS = np.geomspace(1.5, 7, 8)
 """γ in units of 1/L."""
-DUAL = (0.2, 0.5, 1.0)
+DUAL = (0.2, 0.5, 1.0, 2.0, 3.0)
 MIXING = (1.0, 1.4, 1.8, 2.2)
 TARGET = 1e-2
 
