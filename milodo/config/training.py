@@ -79,9 +79,7 @@ class TrainingTable(Table):
         if most is not None and longest > most:
             raise ValueError(f"a stage unrolls {longest} iterations, but {self.optimizer.kind} can do {most}. Shorten K.")
         if self.optimizer.from_scratch and self.validation_gaps is not None:
-            raise ValueError(
-                "[training] validation_gaps need first weights that converge; random ones need not. Leave it out."
-            )
+            raise ValueError("[training] validation_gaps need first weights that converge; random ones need not. Leave it out.")
         if self.optimizer.from_scratch and longest > self.validation_iterations:
             raise ValueError(
                 f"[training] validation_iterations = {self.validation_iterations}, but a stage ends only when the loss falls "
