@@ -80,7 +80,7 @@ class atomic:
             self.part.replace(self.path)
             return
         self.part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(self.part)):
+        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(self.part)):
             error.filename = str(self.path)  # the name that people know
 
 

@@ -226,6 +226,8 @@ class _Run:
             step = (x - self.x).norm(dim=-1)
             self.steps = step if self.steps is None else torch.maximum(self.steps, step)
         elif self.kept is not None:
+            if len(self.kept) != x[..., 0].numel():
+                raise InvalidInput("the snapshot is of a run with other nodes or instances. Start again without resuming.")
             self.steps, self.kept = torch.tensor(self.kept, dtype=x.dtype, device=x.device).reshape(x.shape[:-1]), None
         self.x = x
 
@@ -241,5 +243,7 @@ class _Run:
         if notes is None:
             return
         self.kept = notes.get("steps")
+        if self.kept is not None and not (isinstance(self.kept, list) and all(isinstance(step, float) for step in self.kept)):
+            raise ValueError("its last steps are no numbers")
         if self.pace:
             self.pace.restore(notes.get("pace"))

@@ -20,8 +20,9 @@ WRONG = {
     "turned": lambda g: -g,
     "shifted": lambda g: g + 1.0,
 }
-kind, first, rank, *sys.argv[1:] = sys.argv[1:]
-if os.environ["RANK"] == rank:
-    count, right = itertools.count(1), LinearModel.pull_back
-    LinearModel.pull_back = lambda self, v: WRONG[kind](right(self, v)) if next(count) > int(first) else right(self, v)
-entry()
+if __name__ == "__main__":
+    kind, first, rank, *sys.argv[1:] = sys.argv[1:]
+    if os.environ["RANK"] == rank:
+        count, right = itertools.count(1), LinearModel.pull_back
+        LinearModel.pull_back = lambda self, v: WRONG[kind](right(self, v)) if next(count) > int(first) else right(self, v)
+    entry()

@@ -102,6 +102,7 @@ class Told(StackedObserver):
     """What the processes agree upon, as somebody else's clock has it."""
 
     def __init__(self, seconds: float) -> None:
+        super().__init__()
         self.seconds = seconds
 
     def agreed(self, x):

@@ -38,7 +38,7 @@ def fitted(folder, program, *options):
     ],
 )
 def test_a_site_that_computes_wrongly_is_named_and_all_end_alike(tmp_path, kind, options, said, bad):
-    ends = fitted(tmp_path, [BROKEN, kind, "3", str(bad)], *options)
+    ends = fitted(tmp_path, [BROKEN, kind, "1", str(bad)], *options)
     assert {end.code for end in ends} == {3}, ends
     assert any(f"node {bad}'s {bad}.csv {said}" in end.err for end in ends)
     assert not any(f"node {other}'s" in end.err for end in ends for other in range(3) if other != bad)

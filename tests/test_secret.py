@@ -66,7 +66,7 @@ def test_a_plan_that_was_overwritten_in_the_store_is_refused_by_its_name(tmp_pat
     (tmp_path / "attacked").touch()
     ends = finish(processes)
     errors = "\n".join(end.err for end in ends)
-    assert [end.code for end in ends] == [3, 2], errors
+    assert sorted(end.code for end in ends) == [2, 3], errors  # who reads it first refuses it, and the other hears of it
     assert "what stands under 'plan' at the meeting point was not written by a process that knows this run's secret" in errors
     assert "the same MILODO_SECRET" in errors and errors.count("milodo:") == 1 and "Traceback" not in errors
 
@@ -88,7 +88,7 @@ def test_a_stranger_who_takes_a_rank_is_refused_and_named_and_the_run_goes_on_wi
     assert all(end.code == 0 for end in ends), ends
     for stranger in (other, none):
         said = [line for line in ends[0].err.splitlines() if f"process {stranger.pid} on " in line]
-        assert len(said) == 1 and said[0].startswith("milodo: a process that says it is rank 2"), ends[0].err
+        assert len(said) == 1 and said[0].startswith("milodo: warning: a process that says it is rank 2"), ends[0].err
         assert "does not know this run's secret and is refused" in said[0]
     assert (tmp_path / "fit" / "node-2" / "fit.json").exists()
 

@@ -176,10 +176,10 @@ def test_a_position_with_anything_in_any_place_is_read_or_refused(tmp_path):
 @pytest.mark.parametrize("key", ["notes", "others", "traffic"])
 def test_a_snapshot_that_lacks_something_is_refused(tmp_path, key):
     run = Run(tmp_path)
-    run.keeper.notes, seen = lambda: {"seconds": 1.0}, []
-    run.keeper.restored = lambda notes: None if run.keeper.chosen is None else seen.append(notes["seconds"] + 0.0)
     run.to(10)
-    assert run.last()[0] == 10 and seen == [1.0]
+    seen = []
+    run.keeper.restored = lambda notes: seen.append(notes["pace"])
+    assert run.last()[0] == 10 and seen == [None]
     path = run.keeper.path(10)
     with safe_open(path, framework="pt") as file:
         facts, tensors = json.loads(file.metadata()["milodo"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

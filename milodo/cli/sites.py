@@ -245,10 +245,11 @@ def progress_of(bars: Bars, task: Task) -> Callable[[int, float], None]:
     first: list[float] = []
 
     def progress(k: int, off: float) -> None:
+        left = math.log10(min(max(1e-300, off), 1e300))  # also where it is infinite, or no number
         if not first:
-            first.append(off)
-        decades = math.log10(max(first[0], 1e-300) / task.tolerance)
-        done = math.log10(max(first[0], 1e-300) / max(off, 1e-300)) / decades if decades > 0 else 1.0
+            first.append(left)
+        decades = first[0] - math.log10(task.tolerance)
+        done = (first[0] - left) / decades if decades > 0 else 1.0
         bars("fit", min(max(done, k / task.iterations, 0.0), 0.99) if off > task.tolerance else 1.0, f"k = {k}, off by {off:.0e}")
 
     return progress

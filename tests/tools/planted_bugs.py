@@ -51,7 +51,7 @@ RAGGED, KEPT = "laws/test_ragged_laws.py", "test_bookkeeping.py"
 LEDGER = "laws/test_ledger_laws.py"
 BUGS = [
     # the network's calculus, and what is counted
-    Bug("network/base.py", "agreed = (said + heard) / 2", "agreed = (said + heard) / 3", NET),
+    Bug("network/base.py", "else (said + heard) / 2", "else (said + heard) / 3", NET),
     Bug("network/base.py", "return x - self.lap(x)", "return x + self.lap(x)", NET),
     Bug("network/base.py", "return self.spread(said) - heard", "return heard - self.spread(said)", NET),
     Bug("network/base.py", "np.random.default_rng([seed, node])", "np.random.default_rng([seed, 0])", NET),
