@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -159,3 +161,13 @@ def test_an_intercept_is_eliminated_exactly():
     found = minimise(H, g, x, Sparing(L1(0.1)))
     slope = g + H @ (found - x)
     assert float(slope[-1].abs()) < 1e-12 and bool((L1(0.1).distance(found[:-1], -slope[:-1]) < 1e-9).all())
+
+
+def test_gossip_ends_with_the_features_that_sums_find_and_no_others():
+    """Means of nodes that are nearly 0 are not features that are used; the objective is no higher than what was certified."""
+    X, y, loss, l1 = DATA["breast cancer"]
+    task = Task(target="y", loss=loss, l1=l1, standardise=True)
+    sums, gossip = (fit_here(uneven(X, y, 3), replace(task, links=links)) for links in ("reliable", "lossy"))
+    used = [np.flatnonzero(fit.coefficients).tolist() for fit in (sums, gossip)]
+    assert used[0] == used[1] and 0 < len(used[0]) < X.shape[1]
+    assert gossip.objective >= sums.objective - 1e-12 and gossip.gap <= 1e-8

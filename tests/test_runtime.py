@@ -203,7 +203,9 @@ def test_nodes_that_read_only_their_own_file_find_what_one_process_finds(tmp_pat
     assert milodo("solve", "--data", tmp_path / "site-*.csv", *words[1:], "--out", here).code == 0
     real, simulated = (json.loads((folder / "fit.json").read_text()) for folder in (out, here))
     assert real["method"] == simulated["method"] == method
-    assert real["coefficients"] == pytest.approx(simulated["coefficients"], abs=1e-9)
+    # Gossip in 6 bits rounds what differs in its last digit to other symbols: equal to the tolerance, relative to the largest.
+    size = max(map(abs, simulated["coefficients"]))
+    assert real["coefficients"] == pytest.approx(simulated["coefficients"], abs=1e-8 * size if way == "gossip" else 1e-9)
     assert (real["rounds"], real["bytes"], real["iterations"]) == (
         simulated["rounds"],
         simulated["bytes"],

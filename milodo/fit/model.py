@@ -149,10 +149,15 @@ def fit_model(
         looks.append(result.look)  # type: ignore[arg-type]
     look = min(looks, key=lambda each: each.worst) if status is Status.CONVERGED else looks[-1]
     assert look.off is not None
-    refuse_faulty(problem, first, look.point, net, observer)
-    w, shift = in_units(look.point, problem, scaled, task.intercept, columns)
+    point = look.point
+    if not alike and status is Status.CONVERGED and look.gradient is not None:
+        # One proximal step more takes no message and leads no higher; what r makes 0 is then 0, where the mean of nodes is not.
+        L = units.L.unsqueeze(-1)
+        point = problem.reg.prox(point - look.gradient / L, 1 / L)
+    refuse_faulty(problem, first, point, net, observer)
+    w, shift = in_units(point, problem, scaled, task.intercept, columns)
     facts: dict[str, Any] = {"unit": float(units.value), "tolerance": task.tolerance, "n": net.topology.n}
-    if (apart := separated(problem, look.point, observer, **facts)) is not None:
+    if (apart := separated(problem, point, observer, **facts)) is not None:
         cautions.append(apart.sentence(columns, classes or labels, _plain(w)))
         if caution:
             caution(cautions[-1])
