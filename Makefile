@@ -9,7 +9,7 @@ demo: .venv/.run
 	$(BIN)/milodo demo
 
 test: .venv/.test
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 docs: .venv/.test
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build

@@ -206,11 +206,8 @@ def test_nodes_that_read_only_their_own_file_find_what_one_process_finds(tmp_pat
     # Gossip in 6 bits rounds what differs in its last digit to other symbols: equal to the tolerance, relative to the largest.
     size = max(map(abs, simulated["coefficients"]))
     assert real["coefficients"] == pytest.approx(simulated["coefficients"], abs=1e-8 * size if way == "gossip" else 1e-9)
-    assert (real["rounds"], real["bytes"], real["iterations"]) == (
-        simulated["rounds"],
-        simulated["bytes"],
-        simulated["iterations"],
-    )
+    assert (real["rounds"], real["iterations"]) == (simulated["rounds"], simulated["iterations"])
+    assert real["bytes"] == pytest.approx(simulated["bytes"], rel=2e-3 if way == "gossip" else 0)  # other symbols, other lengths
     assert real["runtime"] == "distributed"
     assert "It will cost" in ends[0].out and "(intercept)" in ends[0].out
     copies = [out, out / "node-1", out / "node-2"]
