@@ -26,16 +26,10 @@ ROUNDING = 1e-7
 
 
 @torch.no_grad()
-def refuse_faulty(problem: Sampled, first: Point, answer: Point, net: Network, observer: Observer) -> None:
-    """All processes end with FaultyNode if one of them finds that its own sums contradict each other. Nodes of a simulation share
-    one process, and send what real ones would."""
-    wrong = net.real and contradicts(problem, first, answer)
-    own = torch.full((net.n, 1), float(wrong), dtype=torch.float64)
-    count = observer.mean(own, dim=-2) * net.topology.n
-    if float(count) == 0:
-        return
+def refuse_faulty(wrong: bool, net: Network, observer: Observer) -> None:
+    """All processes end with FaultyNode, those that found their own sums contradict each other and the others."""
     each = torch.zeros(net.n, net.topology.n, dtype=torch.float64)
-    each[range(net.n), list(net.nodes)] = own[:, 0]
+    each[range(net.n), list(net.nodes)] = float(wrong)
     named = torch.nonzero(observer.mean(each, dim=-2)).flatten().tolist()
     others = f" (and so do nodes {', '.join(map(str, named[1:]))})" if len(named) > 1 else ""
     raise FaultyNode(

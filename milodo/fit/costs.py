@@ -47,8 +47,8 @@ def of_curvatures(problem: Sampled, net: Network) -> str:
     tried = 0 if problem.quadratic else newton.FIRST
     each = (half, d + tried, d + 1)  # curvature; aims, with values on the way there; the gradient where that led, with f
     method = tree_sums(net, half + d, *each[1:], *each * (once - 1))
-    # Units; certificate; what was sent; whether units of columns, sums of sites, and classes are in order.
-    checks = tree_sums(net, 4, *_certificate(problem), 3, 1, 1, *(() if problem.attained else (2,)))
+    # Whether columns have the same units everywhere; units of the problem; certificate; what was sent, and whether sums fit.
+    checks = tree_sums(net, 1, 4, *_certificate(problem), 4)
     parts = {"set-up": scaling_cost(problem, net, reliable=True), "method": method, "checks": checks}
     said = ", ".join(f"{name} {amount(part.bytes)}" for name, part in parts.items())
     expected = "" if problem.quadratic else f", if it takes {NEWTON} iterations"

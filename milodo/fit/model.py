@@ -17,7 +17,7 @@ from milodo.algorithms.auto import Chosen, Facts, Link, choose, learn
 from milodo.checks import Checks, Look
 from milodo.errors import InvalidInput, quoted, unknown
 from milodo.fit import costs, newton
-from milodo.fit.audit import refuse_faulty
+from milodo.fit.audit import contradicts, refuse_faulty
 from milodo.fit.newton import Newton
 from milodo.fit.pooled import Scaling, pooled_problem, power, scaling, total_of
 from milodo.fit.scales import OddScale, odd_scales
@@ -154,7 +154,6 @@ def fit_model(
         # One proximal step more takes no message and leads no higher; what r makes 0 is then 0, where the mean of nodes is not.
         L = units.L.unsqueeze(-1)
         point = problem.reg.prox(point - look.gradient / L, 1 / L)
-    refuse_faulty(problem, first, point, net, observer)
     w, shift = in_units(point, problem, scaled, task.intercept, columns)
     facts: dict[str, Any] = {"unit": float(units.value), "tolerance": task.tolerance, "n": net.topology.n}
     if (apart := separated(problem, point, observer, **facts)) is not None:
@@ -162,7 +161,10 @@ def fit_model(
         if caution:
             caution(cautions[-1])
     unit = math.ldexp(1.0, 2 * scaled.response) if abs(scaled.response) < LONGEST else math.inf if scaled.response > 0 else 0.0
-    spent = ledger(net, observer, setup)
+    wrong = net.real and contradicts(problem, first, point)  # the nodes of a simulation share one process
+    spent, faulty = ledger(net, observer, setup, wrong)
+    if faulty:
+        refuse_faulty(wrong, net, observer)
     return Fit(
         columns=columns, coefficients=_plain(w), intercept=_plain(shift),
         standardised=_plain(w * scaled.size) if task.standardise else None,
@@ -176,15 +178,15 @@ def fit_model(
     )  # fmt: skip
 
 
-def ledger(net: Network, observer: Observer, setup: Traffic) -> Ledger:
-    """What all sites have sent so far: before the first step, since then by the method, and for the observer. One sum, which is
-    counted with the rest."""
+def ledger(net: Network, observer: Observer, setup: Traffic, wrong: bool = False) -> tuple[Ledger, bool]:
+    """What all sites have sent so far: before the first step, since then by the method, and for the observer; and whether a
+    process found something wrong with its own sums. One sum, which is counted with the rest."""
     method = net.traffic - setup
-    own = torch.tensor([setup.bytes, method.bytes, observer.traffic.bytes], dtype=torch.float64)
+    own = torch.tensor([wrong, setup.bytes, method.bytes, observer.traffic.bytes], dtype=torch.float64)
     own[-1] += observer.price(own)
-    sent = [round(number) for number in observer.total(own).tolist()]
+    faulty, *sent = (round(number) for number in observer.total(own).tolist())
     rounds = (setup.rounds, method.rounds, observer.traffic.rounds)
-    return Ledger(*(Spent(*part) for part in zip(rounds, sent, strict=True)))
+    return Ledger(*(Spent(*part) for part in zip(rounds, sent, strict=True))), faulty > 0
 
 
 def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool, columns: Sequence[str] = ()) -> tuple[Tensor, Tensor]:

@@ -220,7 +220,7 @@ def fit_path(
     decided = curve.decided
     if along:
         along(1.0, f"{len(penalties)} penalties, {penalties[decided.chosen]:.3g} chosen")
-    spent = ledger(net, observer, setup)
+    spent, _ = ledger(net, observer, setup)
     name, times = MEASURES.get(task.loss, ("mean loss", 1.0))
     times = np.ldexp(times, 2 * scaled.response)
     models = [in_units(point[0], problem, scaled, task.intercept) for point in points]

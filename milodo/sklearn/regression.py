@@ -46,7 +46,7 @@ class DecentralizedLasso(DecentralizedRegressor):
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = DecentralizedLasso(alpha=0.5, n_sites=4).fit(X, y)
     >>> int((model.coef_ != 0).sum()), bool(model.dual_gap_ < 1e-6), model.rounds_
-    (4, True, 44)
+    (4, True, 40)
     """
 
     def __init__(
