@@ -149,7 +149,7 @@ class ElasticNet(Regularizer):
         _penalty("mu", self.mu)
 
     def each(self, x: Tensor) -> Tensor:
-        return self.lam * x.abs() + self.mu / 2 * x.square()
+        return self.lam * x.abs() + self.mu / 2 * x * x
 
     def value(self, x: Tensor) -> Tensor:
         return self.lam * x.abs().sum(-1) + self.mu / 2 * x.square().sum(-1)

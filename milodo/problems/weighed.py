@@ -23,7 +23,7 @@ class Weighed(Regularizer):
     mu: Tensor
 
     def each(self, x: Tensor) -> Tensor:
-        return self.lam * x.abs() + self.mu / 2 * x.square()
+        return self.lam * x.abs() + self.mu / 2 * x * x
 
     def prox(self, v: Tensor, step: Step) -> Tensor:
         return v.sign() * (v.abs() - step * self.lam).clamp(min=0) / (1 + step * self.mu)
