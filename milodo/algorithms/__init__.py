@@ -15,7 +15,7 @@ from milodo.algorithms.guard import Guarded
 from milodo.algorithms.guarded_ed import GuardedED
 from milodo.algorithms.lepdo import LEPDO
 from milodo.algorithms.odapg import ODAPG
-from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Given, Parameter, StepSize
+from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Given, Parameter, Share, StepSize
 from milodo.algorithms.pg_extra import PGExtra
 from milodo.algorithms.primal_dual import PrimalDual
 from milodo.algorithms.prox_atc import ProxATC
@@ -54,6 +54,6 @@ METHODS: dict[str, type[Algorithm]] = {
 __all__ = [
     "ADMM", "APAPC", "DAPG", "DPSGD", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Ahead", "Algorithm", "Choice", "Continuous",
     "DSGDm", "DecentLaM", "Factor", "FloodAPG", "Fraction", "Given", "GradientTracking", "Guarded", "GuardedED", "PGExtra",
-    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Remembering", "StepSize", "TreeAPG",
-    "TreeNewton",
+    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Remembering", "Share", "StepSize",
+    "TreeAPG", "TreeNewton",
 ]  # fmt: skip

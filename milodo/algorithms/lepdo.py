@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from milodo.algorithms.parameters import Factor, Fraction, Given, Space, StepSize
+from milodo.algorithms.parameters import Factor, Fraction, Given, Share, Space, StepSize
 from milodo.algorithms.rule import Here, Rule, Source
 from milodo.network import Network
 from milodo.problems import Problem
@@ -51,11 +51,13 @@ class LEPDO(Rule):
     """Of the mixing, likewise."""
     local_steps: int = 1
     """S: gradients of one iteration; more buy rounds."""
+    lookahead: float = 0.5
+    """h: how far ahead the gradient is taken, as a share of the momentum: 1 is Nesterov's method, 1/2 allows longer steps."""
 
     label: ClassVar[str] = "LEPDO"
     space: ClassVar[Space] = {
         "gamma": StepSize(1 / 4, 8), "alpha": Fraction(0.02, 1.0), "c_s": Factor(0.03, 3.0), "c_u": Factor(0.5, 2.0),
-        "local_steps": Given((1,)),
+        "local_steps": Given((1,)), "lookahead": Share((0.5, 1.0), low=0.5, high=1.0),
     }  # fmt: skip
     rounds: ClassVar[int] = 1
 

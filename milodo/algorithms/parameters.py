@@ -52,6 +52,23 @@ class Given(Choice):
 
 
 @dataclass(frozen=True)
+class Share(Choice):
+    """A number from low to high, of which tuning tries the values given."""
+
+    values: tuple[float, ...]  # pyright: ignore[reportIncompatibleVariableOverride]
+    low: float
+    high: float
+
+    def up_to(self, most: float) -> tuple[float, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.values
+
+    def check(self, what: str, value: Any) -> None:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not self.low <= value <= self.high:
+            raise InvalidInput(f"{what} is {quoted(value)}, but it must be a number from {self.low:g} to {self.high:g}.")
+
+
+@dataclass(frozen=True)
 class Continuous(Parameter):
     """A number > 0, or a tensor of them; searched on a logarithmic grid from low to high."""
 

@@ -24,7 +24,7 @@ class Here(NamedTuple):
     x: NodeTensor
     last: NodeTensor
     """The iterate before."""
-    e: NodeTensor
+    u: NodeTensor
     """The point at which the gradient was taken."""
     g: NodeTensor
     y: NodeTensor
@@ -72,9 +72,12 @@ class Rule(Algorithm):
     """Section 4 of the paper, with an extrapolation (β = 0 is the paper's), from y⁰ = 0:
 
     e_i  = x_i + β ⊙ (x_i - x_i₋)
-    z_i  = prox_{r, Diag(p_i)}(e_i - p_i ⊙ (∇f_i(e_i) + y_i))         (eq. LEPDO-1)
+    z_i  = prox_{r, Diag(p_i)}(e_i - p_i ⊙ (∇f_i(u_i) + y_i))         (eq. LEPDO-1)
     y_i⁺ = y_i + Σ_j p_ij,1 ⊙ (z_i - z_j)                             (eq. LEPDO-2)
     x_i⁺ = z_i - Σ_j p_ij,2 ⊙ (z_i - z_j)                             (eq. LEPDO-3)
+
+    with the gradient at u_i = x_i + h β ⊙ (x_i - x_i₋). Where f is quadratic and all f_i are the same, this is stable for
+    p L < 2(1 + β)/(1 + 2hβ): Nesterov's method (h = 1) for p L < 4/3 with β near 1, and h = 1/2 for p L < 2 with any β.
 
     The extrapolation vanishes at a fixed point, so Theorem 1 speaks of it, too: any weights with 0 < p_i and p_ij,1 = p_ji,1 have
     the optimum as their only fixed point.
@@ -94,6 +97,8 @@ class Rule(Algorithm):
     State = State
     local_steps: int = 1
     """S."""
+    lookahead: float = 0.5
+    """h. Local steps take the gradient where they are."""
 
     @property
     def gradients(self) -> int:
@@ -115,10 +120,12 @@ class Rule(Algorithm):
     def step(self, state: State, problem: Problem, net: Network) -> State:
         source = self.source
         beta = source.momentum(state.memory)
-        e = state.x if beta is None else state.x + beta * (state.x - state.last)
+        move = None if beta is None else beta * (state.x - state.last)
+        e = state.x if move is None else state.x + move
         if self.local_steps == 1:
-            g = problem.grad(e)
-            p, memory = source.primal(state.memory, Here(state.x, state.last, e, g, state.y), problem)
+            u = e if move is None or self.lookahead == 1 else state.x + self.lookahead * move
+            g = problem.grad(u)
+            p, memory = source.primal(state.memory, Here(state.x, state.last, u, g, state.y), problem)
             z = problem.prox(e - p * (g + state.y), p)
         else:
             g = problem.grad(state.z)

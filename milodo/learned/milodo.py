@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
 import torch
@@ -16,7 +17,7 @@ from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
 from milodo.learned.momentum import COLUMNS, MovingNetworks
 from milodo.learned.per_node import Inputs, Networks, PerNode
-from milodo.learned.region import SPREAD, Region, before_sigmoid, mixing_bound
+from milodo.learned.region import SPREAD, Region, before_sigmoid, dual_bound, mixing_bound
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -26,10 +27,13 @@ HIDDEN = 20
 """Size of the LSTM cell and of the layers behind it (Appendix E.3)."""
 
 
-REACH = 1.2
-"""Of p_i with momentum, in units of 1/L_i: any less than 1.28 is stable for quadratic f and r = 0."""
+REACH = 1.8
+"""Of p_i with momentum and a lookahead of 1/2, in units of 1/L_i: any less than 2 is stable for quadratic f and r = 0."""
+ANNEAL_AFTER = 500
+"""Well-conditioned problems are solved by then to a gap of 1e-3 or better."""
 Period = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Lookahead = Annotated[float, Field(ge=0.5, le=1)]
 Spread = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
@@ -42,6 +46,8 @@ class MiLoDoSettings(Settings):
     momentum: Share = 0.0
     reach: Positive = REACH
     spread: Spread = SPREAD
+    lookahead: Lookahead = 0.5
+    anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER
     local_steps: Period = 1
 
 
@@ -70,6 +76,11 @@ class MiLoDoRecipe(Recipe):
     """With momentum: p_i at most, in units of 1/L_i where inputs are relative."""
     spread: Spread = SPREAD
     """With momentum: how many times smaller than their largest values weights on edges may be."""
+    lookahead: Lookahead = 0.5
+    """With momentum: how far ahead the gradient is taken, as a share of the momentum; 1 is Nesterov's."""
+    anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER
+    """With momentum: the iteration from which 1 - β_i and the dual step fall as 1/k, for problems that are ill-conditioned; 0 for
+    never."""
     local_steps: Period = 1
     """Gradients of one iteration; more buy rounds."""
     tied: bool = False
@@ -80,7 +91,7 @@ class MiLoDoRecipe(Recipe):
         return self.initial == "random"
 
     def make(self, net: Network, d: int, seed: int) -> MiLoDo:
-        architecture = self.model_dump(include={"hidden", "every", "inputs", "momentum", "reach", "spread", "local_steps"})
+        architecture = self.model_dump(include={*MiLoDoSettings.model_fields} - {"seed", "activations"})
         optimizer = MiLoDo(net.topology, activations=self.activations, seed=seed, **architecture)
         constants = self.model_dump(include={"gamma", "c_s", "c_u", "alpha"})
         if self.tied:
@@ -120,6 +131,8 @@ class MiLoDo(Rule, PerNode):
         momentum: float = 0.0,
         reach: float = REACH,
         spread: float = SPREAD,
+        lookahead: float = 0.5,
+        anneal_after: int = ANNEAL_AFTER,
         local_steps: int = 1,
         nodes: Sequence[int] | None = None,
     ) -> None:
@@ -132,8 +145,9 @@ class MiLoDo(Rule, PerNode):
             raise InvalidInput(
                 f"{self.topology} has no edges, and MiLoDo learns what to say over edges. Use a graph of at least two nodes."
             )
-        self.momentum, self.reach, self.spread = momentum, reach, spread
-        self.region = Region(momentum, reach, spread) if momentum else None
+        self.momentum, self.reach, self.spread, self.lookahead = momentum, reach, spread, lookahead
+        self.anneal_after = whole("anneal_after", anneal_after)
+        self.region = _region(self.topology, momentum, reach, spread) if momentum else None
         self.phi_m = Bank(n, 2, 1, hidden) if self.region is None else Bank(n, COLUMNS, 2, hidden)
         self.phi_s = Bank(n, width, width, hidden)
         self.phi_u = Bank(n, width, width if self.region is None else 1, hidden)
@@ -156,7 +170,7 @@ class MiLoDo(Rule, PerNode):
     def source(self) -> Source:
         if self.region is not None:
             banks = (self.phi_m, self.phi_s, self.phi_u)
-            return MovingNetworks(self, *banks, self.region, self.mixing_bound, self.every, self.inputs)
+            return MovingNetworks(self, *banks, self.region, self.mixing_bound, self.every, self.inputs, self.anneal_after)
         networks = Networks(self, self.phi_m, self.phi_s, self.phi_u, self.activations, self.inputs)
         return Every(self.every, networks, self.dtype) if self.every > 1 else networks
 
@@ -171,6 +185,11 @@ class MiLoDo(Rule, PerNode):
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
         return super().init(x0, problem, net)
+
+
+def _region(graph: Topology, momentum: float, reach: float, spread: float) -> Region:
+    region = Region(momentum, reach, spread)  # checks its numbers
+    return replace(region, theta=dual_bound(mixing_bound(graph), graph, spread))
 
 
 def _known(inputs: Inputs) -> Inputs:

@@ -23,6 +23,8 @@ COLUMNS = 8
 LATE, LATEST = 6.0, 500
 """log(k + 1) of some hundred iterations, which the networks see as one; and the last k that they tell from later ones, so that
 what they have learnt holds in runs longer than those of training."""
+MOST_ANNEALED = 4.0
+"""By how much annealing reduces 1 - β_i at most."""
 
 
 class Moving(NamedTuple):
@@ -40,13 +42,15 @@ class Moving(NamedTuple):
     D: NodeTensor
     """p_ij,2 / p_ij,1; ∞ before the first iteration."""
     p1: EdgeTensor
+    annealed: float = 1.0
+    """By what annealing has multiplied D and divided p1."""
 
 
 @dataclass(frozen=True)
 class MovingNetworks(Source):
     """φ_M, φ_S and φ_U of the nodes of an optimizer with momentum, all of whose outputs are places within a region:
 
-    p_i, β_i, h_M = φ_M,i(∇f_i(e_i), y_i, e_i, x_i - x_i₋, k; h_M)
+    p_i, β_i, h_M = φ_M,i(∇f_i(u_i), y_i, u_i, x_i - x_i₋, k; h_M)
     p̃_ij,1, h_S   = φ_S,i({z_i - z_j}, h_S)
     D_i, h_U      = φ_U,i({z_i - z_j}, h_U)
     p_ij,1        = min(p̃_ij,1, p̃_ji,1),   p_ij,2 = D_i p_ij,1
@@ -54,6 +58,9 @@ class MovingNetworks(Source):
     β_i is that of the next iteration, whose gradient is taken at the point that it extrapolates to. φ_M runs in the first 20
     iterations and in each E-th after them. φ_S and φ_U run in the first 20 only: what nodes have agreed upon then is kept, so
     that later iterations send z alone. Where links fail, edges that have not agreed by then go on trying in each E-th.
+
+    What is still not solved after `anneal_after` iterations is ill-conditioned and wants more momentum: from then on D_i grows as
+    k and p_ij,1 falls as 1/k, at all nodes alike, so that σ_i = p_i/D_i and with it 1 - β_i fall as 1/k, to a quarter at most.
     """
 
     optimizer: PerNode
@@ -65,6 +72,8 @@ class MovingNetworks(Source):
     """Of p_ij,2 [m, 1]."""
     every: int
     inputs: Inputs
+    anneal_after: int
+    """0 for never."""
 
     def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Moving:
         hidden = self.optimizer.first_hidden(x0, net, x0.shape[-1])
@@ -85,7 +94,7 @@ class MovingNetworks(Source):
         seen = columns(here, memory, problem).to(self.optimizer.dtype)
         o, h_m, c_m = self.phi_m(seen, memory.hidden.h_m, memory.hidden.c_m)
         s_p, s_beta = o.sigmoid().to(here.x.dtype).unbind(-2)
-        p = torch.minimum(self.region.step(s_p) / memory.units.L, memory.D)
+        p = self.region.step(s_p, memory.D * memory.units.L) / memory.units.L
         return p, memory._replace(p=p, s_beta=s_beta, hidden=memory.hidden._replace(h_m=h_m, c_m=c_m))
 
     def edges(self, memory: Moving, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, Ratio, Moving]:
@@ -94,10 +103,19 @@ class MovingNetworks(Source):
             memory = self._agree(memory, dz, net)
         elif not net.holds and k % self.every == 0:
             later = self._agree(memory, dz, net)  # both ends know whether they have agreed before
-            memory = memory._replace(p1=torch.where(memory.p1 > 0, memory.p1, later.p1))
+            memory = memory._replace(p1=torch.where(memory.p1 > 0, memory.p1, later.p1 / memory.annealed))
         if self._is_due(k):
-            memory = memory._replace(beta=self.region.momentum(memory.s_beta, memory.p, memory.D))
+            memory = self._anneal(memory)
+            L = memory.units.L
+            memory = memory._replace(beta=self.region.momentum(memory.s_beta, memory.p * L, memory.D * L))
         return memory.p1, Ratio(memory.D), memory._replace(k=k + 1)
+
+    def _anneal(self, memory: Moving) -> Moving:
+        wanted = min(max(memory.k / self.anneal_after, 1.0), MOST_ANNEALED) if self.anneal_after else 1.0
+        if wanted == memory.annealed:
+            return memory
+        factor = wanted / memory.annealed
+        return memory._replace(D=memory.D * factor, p1=memory.p1 / factor, annealed=wanted)
 
     def _agree(self, memory: Moving, dz: EdgeTensor, net: Network) -> Moving:
         slots, units, hidden = self.optimizer.slots, memory.units, memory.hidden
@@ -120,11 +138,11 @@ def columns(here: Here, memory: Moving, problem: Problem) -> Tensor:
     and the dual included), how large it is, relative to their root mean square; whether the move goes uphill, whether it
     leads away from 0, whether the coordinate is 0; how well all moves and slopes agree, and k."""
     m, p = here.x - here.last, memory.p
-    slope = (here.e - problem.prox(here.e - p * (here.g + here.y), p)) / p
+    slope = (here.u - problem.prox(here.u - p * (here.g + here.y), p)) / p
     agree = torch.nn.functional.cosine_similarity(m, slope, dim=-1).unsqueeze(-1)
     late = torch.full_like(agree, math.log(min(memory.k, LATEST) + 1) / LATE)
     rows = (
-        relative(m), relative(slope), relative(here.e), m.sign() * slope.sign(), here.e.sign() * m.sign(),
-        (here.e != 0).to(m.dtype), agree, late,
+        relative(m), relative(slope), relative(here.u), m.sign() * slope.sign(), here.u.sign() * m.sign(),
+        (here.u != 0).to(m.dtype), agree, late,
     )  # fmt: skip
     return torch.stack([row.expand_as(m) for row in rows], dim=-2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +13,14 @@ from torch import Tensor
 from milodo.errors import InvalidInput
 from milodo.topology import Topology
 
-THETA = 1.0
-"""σ_i = p_i/D_i is at most so many times 1 - β_i."""
 DEEPEST = 1.26
 """Largest eigenvalue of I - A: the lowest of A is -0.26."""
 LEAST_STEP = 1 / 4
 """p_i at least, of what it is at most."""
 SPREAD = 4.0
 """How many times smaller than at most D_i may be, and p_ij,2 where both ends have one D."""
+ROUNDING = 1e-9
+"""Of computed roots."""
 INSIDE = 1e-6
 """How near to the edges of the region constants may lie: there a sigmoid is flat."""
 
@@ -35,8 +36,42 @@ def mixing_bound(graph: Topology) -> Tensor:
     b = np.zeros((graph.n, graph.n))
     for i, j in graph.edges:
         b[i, j] = b[j, i] = 1 / max(graph.degrees[i], graph.degrees[j])
-    largest = np.linalg.eigvalsh(np.diag(b.sum(1)) - b)[-1]
-    return torch.tensor([[b[i, j] * DEEPEST / largest] for i, j in graph.arcs], dtype=torch.float64)
+    b *= DEEPEST / np.linalg.eigvalsh(_laplacian(b))[-1]
+    return torch.tensor([[b[i, j]] for i, j in graph.arcs], dtype=torch.float64)
+
+
+def dual_bound(bound: Tensor, graph: Topology, spread: float) -> float:
+    """θ, the largest multiple of 0.1 from 1 to 2 so that even 2θ - 1 is stable for every eigenvalue that I - A may have on this
+    graph, from the least to 1.26: well-connected graphs take larger dual steps.
+
+    >>> from milodo.topology import topology
+    >>> [dual_bound(mixing_bound(topology(g)), topology(g), 1.1) for g in ("ring(6)", "ring(50)")]
+    [2.0, 1.0]
+    """
+    b = np.zeros((graph.n, graph.n))
+    for (i, j), value in zip(graph.arcs, bound.flatten().tolist(), strict=True):
+        b[i, j] = value
+    least = float(np.linalg.eigvalsh(_laplacian(b))[1]) / spread
+    stable = [theta for theta in np.arange(1.1, 2.05, 0.1) if radius(2 * theta - 1, least) <= 1 + ROUNDING]
+    return round(float(max(stable, default=1.0)), 1)
+
+
+def radius(theta: float, least: float, reach: float = 1.8, lookahead: float = 0.5) -> float:
+    """The largest modulus of the roots of (ξ - 1)(ξ² - c₁ξ + c₀) + σ(1 - a)ξ² (Region) with σ as large as θ allows, over β from 0 to
+    0.997, 1 - a from `least` to 1.26 and t from 0 to reach a."""
+    alpha, gap = np.geomspace(0.003, 1, 24), np.geomspace(least, DEEPEST, 24)
+    alpha, gap, share = (v.ravel() for v in np.meshgrid(alpha, gap, np.linspace(0, 1, 6), indexing="ij"))
+    beta, a, t = 1 - alpha, 1 - gap, reach * (1 - gap) * share
+    c1, c0 = (1 + beta) * a - (1 + lookahead * beta) * t, beta * a - lookahead * beta * t
+    companion = np.zeros((len(beta), 3, 3))
+    companion[:, 1, 0] = companion[:, 2, 1] = 1
+    sigma = theta * alpha / (1 + (theta - 1) * alpha)
+    companion[:, 0] = np.stack([1 + c1 - sigma * gap, -c1 - c0, c0], axis=-1)
+    return float(np.abs(np.linalg.eigvals(companion)).max())
+
+
+def _laplacian(b: np.ndarray) -> np.ndarray:
+    return np.diag(b.sum(1)) - b
 
 
 @dataclass(frozen=True)
@@ -48,10 +83,16 @@ class Region:
         z̃ = ẽ - Σ(D^½ H D^½ ẽ + ỹ),   ỹ⁺ = ỹ + M z̃,   x̃⁺ = (I - M) z̃,   Σ_i = p_i/D_i
 
     M is symmetric, whatever the weights of nodes and coordinates, and p_ij,1 = min(b_ij/D_i, b_ji/D_j) keeps its eigenvalues
-    within [0, 1.26] (exactly where the graph has two colours). Where Σ and β are the same everywhere, an eigenvector of M and H
-    evolves by (ξ - 1)(ξ² - (1 + β)Qξ + βQ) + σPξ², whose roots lie in the unit disc for σ <= 1 - β, A = I - M >= -0.28 and
-    p L <= 1.28. So p_i <= reach/L_i with reach < 1.28 on any problem, D_i >= p_i, and β_i <= 1 - p_i/D_i at every node and
-    coordinate by itself. Where they differ, in space or in time, this is tested (tests/laws/test_region_laws.py), not proved.
+    within [0, 1.26] (exactly where the graph has two colours). Where Σ and β are the same everywhere and A = I - M is not negative,
+    an eigenvector of the recurrence has numbers a in [0, 1] and t in [0, p L a] and evolves by
+
+        (ξ - 1)(ξ² - c₁ξ + c₀) + σ(1 - a)ξ²,   c₁ = (1 + β)a - (1 + hβ)t,   c₀ = βa - hβt
+
+    with h in [1/2, 1], the lookahead. Its roots lie in the unit disc for σ <= 1 - β as long as p L < 4/(1 + 2h), also for
+    a >= -0.26; for σ <= θ(1 - β) with β near 1 where 1 - a is not too small, θ from 1 to 2 by the graph (`dual_bound`). So
+    D_i >= p_i, 1 - β_i is at least what σ_i needs, at every node and coordinate by itself, and p_i <= reach/L_i with reach <
+    4/(1 + 2h), which is 2 for h = 1/2 and 4/3 for Nesterov's h = 1. Where weights differ, in space or in time, this is tested,
+    not proved.
     Where mixing levels curvatures out, as between nodes whose data are unlike, a larger reach is stable, too, if weights on edges
     stay near their largest values: a small spread. How large is to be tested on the problems at hand.
 
@@ -59,10 +100,12 @@ class Region:
     """
 
     most: float
-    """β at most where p_i is largest; β_max = 1 - (1 - most)/4 where it is smallest."""
+    """1 - most is the smallest p_i/D_i where p_i is largest; β_i may reach 1 - (1 - most)/θ there, and more where p_i is smaller."""
     reach: float
-    """p_i at most, in its unit."""
+    """p_i at most, in its unit, as are all p and D here."""
     spread: float = SPREAD
+    theta: float = 1.0
+    """σ_i = p_i/D_i is at most θ(1 - β_i) where β_i is near 1, and at most 1 - β_i where it is near 0."""
 
     def __post_init__(self) -> None:
         if not 0 < self.most < 1:
@@ -75,12 +118,12 @@ class Region:
     @property
     def _ratios(self) -> tuple[float, float]:
         """D_i at least, and at most: as much as the largest p_i and the largest β need together."""
-        most = self.reach / (THETA * (1 - self.most))
+        most = self.reach / (1 - self.most)
         return most / self.spread, most
 
-    def step(self, s: Tensor) -> Tensor:
-        """p_i."""
-        return _between(s, LEAST_STEP * self.reach, self.reach)
+    def step(self, s: Tensor, D: Tensor) -> Tensor:
+        """p_i, at most D_i."""
+        return torch.minimum(_between(s, LEAST_STEP * self.reach, self.reach), D)
 
     def ratio(self, s: Tensor) -> Tensor:
         """D_i."""
@@ -92,25 +135,29 @@ class Region:
 
     def momentum(self, s: Tensor, p: Tensor, D: Tensor) -> Tensor:
         """β_i: 0 at s = 0, and the largest at s = 1."""
-        return 1 - (p / (THETA * D)).clamp(max=1.0) ** s
+        return 1 - self._least_alpha((p / D).clamp(max=1.0)) ** s
+
+    def _least_alpha(self, sigma: Any) -> Any:
+        """1 - β at least: σ/θ for small σ, 1 for σ = 1."""
+        return sigma / (self.theta - (self.theta - 1) * sigma)
 
     def constants(self, gamma: float, alpha: float, sigma: float, mixing: Tensor) -> tuple[float, float, float, Tensor]:
         """s of p, of β, of D and of p_2 for LEPDO's constants, σ = c_s/c_u; `mixing` is c_u w_ij/2 as a share of its bound."""
         D = gamma / sigma
         low, high = self._ratios
         for what, value, least, most in (
-            ("gamma", gamma, LEAST_STEP * self.reach, self.reach),
+            ("gamma", gamma, LEAST_STEP * self.reach, min(self.reach, D)),
             ("gamma c_u / c_s", D, low, high),
             ("c_u w_ij / 2, as a share of its largest value,", float(mixing.max()), 1 / self.spread, 1.0),
             ("c_u w_ij / 2, as a share of its largest value,", float(mixing.min()), 1 / self.spread, 1.0),
-            ("alpha", alpha, sigma / THETA, 1.0),
+            ("alpha", alpha, self._least_alpha(sigma), 1.0),
         ):
             if not least * (1 - 1e-9) <= value <= most * (1 + 1e-9):
                 raise InvalidInput(
                     f"special initialisation: {what} is {value:.4g}, and the region of stable weights has {least:.4g} to "
                     f"{most:.4g} (milodo/learned/region.py). Change the constants, momentum, reach or spread."
                 )
-        s_beta = 0.0 if alpha >= 1 else math.log(alpha) / math.log(sigma / THETA)
+        s_beta = 0.0 if alpha >= 1 else math.log(alpha) / math.log(self._least_alpha(sigma))
         return (
             _place(gamma, LEAST_STEP * self.reach, self.reach),
             s_beta,
