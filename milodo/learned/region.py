@@ -41,18 +41,18 @@ def mixing_bound(graph: Topology) -> Tensor:
 
 
 def dual_bound(bound: Tensor, graph: Topology, spread: float) -> float:
-    """θ, the largest multiple of 0.1 from 1 to 2 so that even 2θ - 1 is stable for every eigenvalue that I - A may have on this
+    """θ, the largest multiple of 0.1 from 1 to 2 so that even 3θ - 2 is stable for every eigenvalue that I - A may have on this
     graph, from the least to 1.26: well-connected graphs take larger dual steps.
 
     >>> from milodo.topology import topology
     >>> [dual_bound(mixing_bound(topology(g)), topology(g), 1.1) for g in ("ring(6)", "ring(50)")]
-    [2.0, 1.0]
+    [1.7, 1.0]
     """
     b = np.zeros((graph.n, graph.n))
     for (i, j), value in zip(graph.arcs, bound.flatten().tolist(), strict=True):
         b[i, j] = value
     least = float(np.linalg.eigvalsh(_laplacian(b))[1]) / spread
-    stable = [theta for theta in np.arange(1.1, 2.05, 0.1) if radius(2 * theta - 1, least) <= 1 + ROUNDING]
+    stable = [theta for theta in np.arange(1.1, 2.05, 0.1) if radius(3 * theta - 2, least) <= 1 + ROUNDING]
     return round(float(max(stable, default=1.0)), 1)
 
 

@@ -171,7 +171,7 @@ def test_constants_outside_the_region_are_refused_in_a_sentence():
         ({"gamma": 2.0, "alpha": 0.04, "c_s": 0.06, "c_u": 1.5}, "gamma is 2, and the region of stable weights has 0.45 to 1.8"),
         ({"gamma": 1.0, "alpha": 0.04, "c_s": 1.0, "c_u": 1.5}, "gamma c_u / c_s is 1.5"),
         ({"gamma": 1.0, "alpha": 0.04, "c_s": 0.06, "c_u": 2.2}, "share of its largest value, is 1.16"),
-        ({"gamma": 1.0, "alpha": 0.02, "c_s": 0.06, "c_u": 1.5}, "alpha is 0.02, and the region of stable weights has 0.02"),
+        ({"gamma": 1.0, "alpha": 0.02, "c_s": 0.06, "c_u": 1.5}, "alpha is 0.02, and the region of stable weights has 0.0"),
     ):
         with pytest.raises(InvalidInput, match=said):
             special_initialisation(optimizer, net, **constants)
