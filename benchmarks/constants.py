@@ -28,16 +28,17 @@ from milodo.loop import advance, iterate
 from milodo.metrics import mean_point
 from milodo.network import Network, StackedObserver
 from milodo.problems import Problem, instance_seeds, optimum
+from milodo.training.problem_set import training_families
 from milodo.types import EdgeTensor, NodeTensor, Step
 
 NAMES = ("gamma", "alpha", "c_s", "c_u")
-START = {"gamma": 1.8, "alpha": 0.06, "c_s": 0.1, "c_u": 1.8}
-SPREAD = np.array([0.35, 0.6, 0.6, 0.12])
+START = {"gamma": 1.4, "alpha": 0.15, "c_s": 0.3, "c_u": 1.6}
+SPREAD = np.array([0.4, 1.0, 1.0, 0.2])
 """Standard deviations of the first generation, of logarithms."""
-POPULATION, ELITE, GENERATIONS = 16, 4, 14
+POPULATION, ELITE, GENERATIONS = 20, 5, 14
 PUSHED = np.array([1.1, 1, 1, 1])
 """Candidates are judged with a tenth more gamma, so that what is proposed has that to spare."""
-INSTANCES = 6
+INSTANCES, FEW = 6, 3
 GAPS = (1e-1, 1e-2, 1e-3, 1e-5)
 
 
@@ -100,7 +101,7 @@ class Case:
         method, start = Candidates(Constant(*columns)), self.problem.start()
         state = next(iterate(method, self.problem, self.net, x0=start.expand(len(candidates), *start.shape)))
         k, first = 0, torch.full((len(self.gaps), len(candidates), len(self.best)), 2.0 * self.iterations)
-        for looked_at in sample_times(self.iterations, 60):
+        for looked_at in sample_times(self.iterations, 60)[1:]:
             while k < looked_at:
                 k += 1
                 state = advance(method, state, self.problem, self.net, k)
@@ -120,17 +121,16 @@ class Case:
 
 def cases(name: str, instances: int, first: int) -> list[Case]:
     experiment = load_experiment(name)
-    table, problem = experiment.training, experiment.problem
-    shapes = [problem]
-    if table is not None and table.N is not None:
-        shapes = [problem.model_copy(update={"d": table.d or problem.d, "N": N}) for N in (table.N[0], table.N[1], table.N[-1])]
-    gaps = tuple((table.validation_gaps if table else None) or GAPS)
-    iterations = table.validation_iterations if table else 1000
-    found = []
-    for shape in shapes:
-        sampled = shape.build().sample(instance_seeds("tuning", first + instances, experiment.seed)[first:])
+    table = experiment.training
+    assert table is not None
+    families = training_families(experiment)
+    if len(families) > FEW:
+        families = [families[k] for k in (0, 1, len(families) - 1)]
+    gaps, found = tuple(table.validation_gaps or GAPS), []
+    for family in families:
+        sampled = family.sample(instance_seeds("tuning", first + instances, experiment.seed)[first:])
         net = experiment.network.network(seed=experiment.seed, dtype=torch.float64)
-        found.append(Case(sampled, net, iterations, gaps, optimum(sampled).value))
+        found.append(Case(sampled, net, table.validation_iterations, gaps, optimum(sampled).value))
     return found
 
 

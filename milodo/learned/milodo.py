@@ -189,7 +189,7 @@ class MiLoDo(Rule, PerNode):
 
 def _region(graph: Topology, momentum: float, reach: float, spread: float) -> Region:
     region = Region(momentum, reach, spread)  # checks its numbers
-    return replace(region, theta=dual_bound(mixing_bound(graph), graph, spread))
+    return replace(region, theta=dual_bound(graph, spread))
 
 
 def _known(inputs: Inputs) -> Inputs:

@@ -33,25 +33,28 @@ def mixing_bound(graph: Topology) -> Tensor:
     >>> mixing_bound(topology("ring(4)")).max().round(decimals=6).item()
     0.315
     """
-    b = np.zeros((graph.n, graph.n))
-    for i, j in graph.edges:
-        b[i, j] = b[j, i] = 1 / max(graph.degrees[i], graph.degrees[j])
-    b *= DEEPEST / np.linalg.eigvalsh(_laplacian(b))[-1]
+    b, _ = _bounds(graph)
     return torch.tensor([[b[i, j]] for i, j in graph.arcs], dtype=torch.float64)
 
 
-def dual_bound(bound: Tensor, graph: Topology, spread: float) -> float:
+def _bounds(graph: Topology) -> tuple[np.ndarray, float]:
+    """b_ij, and the smallest eigenvalue of their Laplacian but 0."""
+    b = np.zeros((graph.n, graph.n))
+    for i, j in graph.edges:
+        b[i, j] = b[j, i] = 1 / max(graph.degrees[i], graph.degrees[j])
+    values = np.linalg.eigvalsh(np.diag(b.sum(1)) - b)
+    return b * DEEPEST / values[-1], float(values[1] * DEEPEST / values[-1])
+
+
+def dual_bound(graph: Topology, spread: float) -> float:
     """θ, the largest multiple of 0.1 from 1 to 2 so that even 3θ - 2 is stable for every eigenvalue that I - A may have on this
     graph, from the least to 1.26: well-connected graphs take larger dual steps.
 
     >>> from milodo.topology import topology
-    >>> [dual_bound(mixing_bound(topology(g)), topology(g), 1.1) for g in ("ring(6)", "ring(50)")]
+    >>> [dual_bound(topology(g), 1.1) for g in ("ring(6)", "ring(50)")]
     [1.7, 1.0]
     """
-    b = np.zeros((graph.n, graph.n))
-    for (i, j), value in zip(graph.arcs, bound.flatten().tolist(), strict=True):
-        b[i, j] = value
-    least = float(np.linalg.eigvalsh(_laplacian(b))[1]) / spread
+    least = _bounds(graph)[1] / spread
     stable = [theta for theta in np.arange(1.1, 2.05, 0.1) if radius(3 * theta - 2, least) <= 1 + ROUNDING]
     return round(float(max(stable, default=1.0)), 1)
 
@@ -68,10 +71,6 @@ def radius(theta: float, least: float, reach: float = 1.8, lookahead: float = 0.
     sigma = theta * alpha / (1 + (theta - 1) * alpha)
     companion[:, 0] = np.stack([1 + c1 - sigma * gap, -c1 - c0, c0], axis=-1)
     return float(np.abs(np.linalg.eigvals(companion)).max())
-
-
-def _laplacian(b: np.ndarray) -> np.ndarray:
-    return np.diag(b.sum(1)) - b
 
 
 @dataclass(frozen=True)

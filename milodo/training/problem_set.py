@@ -102,13 +102,18 @@ def _read_optima(file: Path) -> dict[int, float]:
     return {int(seed): value for seed, value in pairs if seed.isdecimal() and isinstance(value, float)}
 
 
-def _asked(experiment: Experiment) -> tuple[TrainingTable, list[Family]]:
-    table, problem = experiment.training, experiment.problem
-    assert table is not None
+def _table(experiment: Experiment) -> TrainingTable:
+    assert experiment.training is not None
+    return experiment.training
+
+
+def training_families(experiment: Experiment) -> list[Family]:
+    """Of the problems that an optimizer is trained on: one, one a shape, or one a world."""
+    table, problem = _table(experiment), experiment.problem
     if table.worlds is not None:
         own = problem.model_dump(exclude_none=True)
-        return table, [_world(own, world).build() for world in table.worlds]
-    return table, [problem.model_copy(update={"d": table.d or problem.d, "N": N}).build() for N in table.N or [problem.N]]
+        return [_world(own, world).build() for world in table.worlds]
+    return [problem.model_copy(update={"d": table.d or problem.d, "N": N}).build() for N in table.N or [problem.N]]
 
 
 def _world(own: dict[str, Any], world: dict[str, Any]) -> ProblemTable:
@@ -126,12 +131,12 @@ def _world(own: dict[str, Any], world: dict[str, Any]) -> ProblemTable:
 
 
 def training_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
-    table, families = _asked(experiment)
+    table, families = _table(experiment), training_families(experiment)
     return ProblemSet(families, "training", table.instances, experiment.seed, dtype)
 
 
 def validation_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
-    table, families = _asked(experiment)
+    table, families = _table(experiment), training_families(experiment)
     count = len(families) if table.worlds is not None else min(VALIDATED_SHAPES, len(families))
     chosen = [families[round(k * (len(families) - 1) / max(count - 1, 1))] for k in range(count)]
     return ProblemSet(chosen, "validation", max(1, table.validation_instances // count), experiment.seed, dtype)
