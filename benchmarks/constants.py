@@ -3,8 +3,8 @@
     python benchmarks/constants.py EXPERIMENT [EXPERIMENT ...]
 
 p_i = γ/L_i, β = 1 - α, D_i = γ c_u/(c_s L_i), p_ij,1 = min(1/D_i, 1/D_j) c_u w_ij/2 and p_ij,2 = D_i p_ij,1, annealed as MiLoDo
-anneals (milodo/learned/momentum.py). An evolution on a logarithmic scale over tuning instances of the experiment's training
-problems makes the mean of log10(iterations to each of its `validation_gaps`) small. Minutes of one core.
+anneals (milodo/learned/momentum.py), within its region. An evolution on a logarithmic scale over tuning instances of the
+experiment's training problems makes the mean of log10(iterations to each of its `validation_gaps`) small. Minutes of one core.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from milodo.bench.recorder import sample_times
 from milodo.config import load_experiment
 from milodo.learned.milodo import ANNEAL_AFTER
 from milodo.learned.momentum import MOST_ANNEALED
-from milodo.learned.region import mixing_bound
+from milodo.learned.region import dual_bound, mixing_bound
 from milodo.loop import advance, iterate
 from milodo.metrics import mean_point
 from milodo.network import Network, StackedObserver
@@ -38,6 +38,8 @@ SPREAD = np.array([0.4, 1.0, 1.0, 0.2])
 POPULATION, ELITE, GENERATIONS = 20, 5, 14
 PUSHED = np.array([1.1, 1, 1, 1])
 """Candidates are judged with a tenth more gamma, so that what is proposed has that to spare."""
+LARGEST, NEAR = 0.95, 1.2
+"""Of c_s/c_u, which the region wants below 1; and the spread of MiLoDo's region."""
 INSTANCES, FEW = 6, 3
 GAPS = (1e-1, 1e-2, 1e-3, 1e-5)
 
@@ -141,12 +143,15 @@ def score(own: list[Case], candidates: np.ndarray) -> np.ndarray:
 def search(name: str) -> None:
     own, other = cases(name, INSTANCES, 0), cases(name, INSTANCES, INSTANCES)
     net = own[0].net
-    most = float((2 * mixing_bound(net.topology) / net.w64).min())
+    most, theta = float((2 * mixing_bound(net.topology) / net.w64).min()), dual_bound(net.topology, NEAR)
     rng, mean, spread = np.random.default_rng(0), np.log([START[name] for name in NAMES]), SPREAD
     tried: list[tuple[float, tuple[float, ...]]] = []
     for _ in range(GENERATIONS):
         drawn = np.exp(mean + spread * rng.standard_normal((POPULATION, len(NAMES))))
-        drawn[:, 1], drawn[:, 3] = drawn[:, 1].clip(0.01, 1), drawn[:, 3].clip(0.3, most)
+        drawn[:, 3] = drawn[:, 3].clip(0.3, most)
+        drawn[:, 2] = drawn[:, 2].clip(0, LARGEST * drawn[:, 3])
+        sigma = drawn[:, 2] / drawn[:, 3]
+        drawn[:, 1] = np.maximum(drawn[:, 1], sigma / (theta - (theta - 1) * sigma)).clip(0.01, 1)
         scores = score(own, drawn * PUSHED)
         order = np.argsort(scores)[:ELITE]
         tried += [(float(scores[k]), tuple(drawn[k])) for k in range(POPULATION)]
