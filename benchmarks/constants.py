@@ -1,6 +1,7 @@
-"""The best constants with momentum in the paper's rule, in the units of MiLoDo: where its training begins.
+"""The best constants in the paper's rule, with momentum or without, in the units of MiLoDo: where its training begins.
 
     python benchmarks/constants.py EXPERIMENT [EXPERIMENT ...]
+    python benchmarks/constants.py --paper EXPERIMENT     without momentum (alpha = 1)
 
 p_i = γ/L_i, β = 1 - α, D_i = γ c_u/(c_s L_i), p_ij,1 = min(1/D_i, 1/D_j) c_u w_ij/2 and p_ij,2 = D_i p_ij,1, annealed as MiLoDo
 anneals (milodo/learned/momentum.py), within its region. An evolution on a logarithmic scale over tuning instances of the
@@ -23,7 +24,7 @@ from milodo.bench.recorder import sample_times
 from milodo.config import load_experiment
 from milodo.learned.milodo import ANNEAL_AFTER
 from milodo.learned.momentum import MOST_ANNEALED
-from milodo.learned.region import dual_bound, mixing_bound
+from milodo.learned.region import DEEPEST, Region, mixing_bound, mixing_gap
 from milodo.loop import advance, iterate
 from milodo.metrics import mean_point
 from milodo.network import Network, StackedObserver
@@ -140,18 +141,16 @@ def score(own: list[Case], candidates: np.ndarray) -> np.ndarray:
     return np.mean([case.costs(candidates).mean((0, 2)).numpy() for case in own], axis=0)
 
 
-def search(name: str) -> None:
+def search(name: str, paper: bool) -> None:
     own, other = cases(name, INSTANCES, 0), cases(name, INSTANCES, INSTANCES)
     net = own[0].net
-    most, theta = float((2 * mixing_bound(net.topology) / net.w64).min()), dual_bound(net.topology, NEAR)
+    most, gap = float((2 * mixing_bound(net.topology) / net.w64).min()), mixing_gap(net.topology) / NEAR
     rng, mean, spread = np.random.default_rng(0), np.log([START[name] for name in NAMES]), SPREAD
     tried: list[tuple[float, tuple[float, ...]]] = []
     for _ in range(GENERATIONS):
         drawn = np.exp(mean + spread * rng.standard_normal((POPULATION, len(NAMES))))
         drawn[:, 3] = drawn[:, 3].clip(0.3, most)
-        drawn[:, 2] = drawn[:, 2].clip(0, LARGEST * drawn[:, 3])
-        sigma = drawn[:, 2] / drawn[:, 3]
-        drawn[:, 1] = np.maximum(drawn[:, 1], sigma / (theta - (theta - 1) * sigma)).clip(0.01, 1)
+        drawn[:, 1:3] = within(drawn, gap, most) if not paper else np.stack([np.ones(POPULATION), drawn[:, 2]], axis=1)
         scores = score(own, drawn * PUSHED)
         order = np.argsort(scores)[:ELITE]
         tried += [(float(scores[k]), tuple(drawn[k])) for k in range(POPULATION)]
@@ -166,12 +165,24 @@ def search(name: str) -> None:
         print(f"  {values}: {pushed:.4f}, {held:.4f}, medians {medians}", flush=True)
 
 
+def within(drawn: np.ndarray, gap: float, most: float) -> np.ndarray:
+    """alpha and c_s as the region wants them."""
+    c_s = drawn[:, 2].clip(0, LARGEST * drawn[:, 3])
+    least = []
+    for s, c_u in zip(c_s / drawn[:, 3], drawn[:, 3], strict=True):
+        share = c_u / most
+        region = Region(0.9, 1.0, NEAR, gap * share, DEEPEST * share)
+        least.append(float(region.least_alpha(torch.tensor(s, dtype=torch.float64))))
+    return np.stack([np.maximum(drawn[:, 1], least).clip(0.01, 1), c_s], axis=1)
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    if len(sys.argv) < 2:
+    names = [word for word in sys.argv[1:] if word != "--paper"]
+    if not names:
         sys.exit(__doc__)
-    for name in sys.argv[1:]:
-        search(name)
+    for name in names:
+        search(name, "--paper" in sys.argv)
 
 
 if __name__ == "__main__":
