@@ -15,7 +15,7 @@ from milodo.topology import Topology
 DEEPEST = 1.26
 """Largest eigenvalue of I - A unless given: the lowest of A is -0.26."""
 MARGIN = 0.9
-"""Of the largest σ that the lowest eigenvalue of A bears, and of the largest that an eigenvalue near 1 bears without curvature."""
+"""Of the largest σ that the lowest eigenvalue of A bears, and that one near 1 bears without curvature."""
 STEEPEST = 2.0
 """σ is at most so many times 1 - β."""
 LEAST_STEP = 1 / 4
@@ -139,20 +139,20 @@ class Region:
         """s of p, of β, of D and of p_2 for LEPDO's constants, σ = c_s/c_u; `mixing` is c_u w_ij/2 as a share of its bound."""
         D = gamma / sigma
         low, high = self._ratios
-        least = float(self.least_alpha(torch.tensor(min(sigma, 1.0), dtype=torch.float64)))
+        lowest = float(self.least_alpha(torch.tensor(min(sigma, 1.0), dtype=torch.float64)))
         for what, value, least, most in (
             ("gamma", gamma, LEAST_STEP * self.reach, min(self.reach, D)),
             ("gamma c_u / c_s", D, low, high),
             ("c_u w_ij / 2, as a share of its largest value,", float(mixing.max()), 1 / self.spread, 1.0),
             ("c_u w_ij / 2, as a share of its largest value,", float(mixing.min()), 1 / self.spread, 1.0),
-            ("alpha", alpha, least, 1.0),
+            ("alpha", alpha, lowest, 1.0),
         ):
             if not least * (1 - 1e-9) <= value <= most * (1 + 1e-9):
                 raise InvalidInput(
                     f"special initialisation: {what} is {value:.4g}, and the region of stable weights has {least:.4g} to "
                     f"{most:.4g} (milodo/learned/region.py). Change the constants, momentum, reach or spread."
                 )
-        s_beta = 0.0 if alpha >= 1 else math.log(alpha) / math.log(least)
+        s_beta = 0.0 if alpha >= 1 else math.log(alpha) / math.log(lowest)
         return (
             _place(gamma, LEAST_STEP * self.reach, self.reach),
             s_beta,
