@@ -41,7 +41,8 @@ PUSHED = np.array([1.1, 1, 1, 1])
 """Candidates are judged with a tenth more gamma, so that what is proposed has that to spare."""
 LARGEST, NEAR = 0.95, 1.2
 """Of c_s/c_u, which the region wants below 1; and the spread of MiLoDo's region."""
-INSTANCES, FEW = 6, 3
+INSTANCES, OF_MANY_NODES, MANY, FEW = 6, 2, 20, 3
+"""Instances; where there are more nodes than 20; and shapes at most."""
 GAPS = (1e-1, 1e-2, 1e-3, 1e-5)
 
 
@@ -142,7 +143,8 @@ def score(own: list[Case], candidates: np.ndarray) -> np.ndarray:
 
 
 def search(name: str, paper: bool) -> None:
-    own, other = cases(name, INSTANCES, 0), cases(name, INSTANCES, INSTANCES)
+    instances = INSTANCES if load_experiment(name).problem.n <= MANY else OF_MANY_NODES
+    own, other = cases(name, instances, 0), cases(name, instances, instances)
     net = own[0].net
     most, gap = float((2 * mixing_bound(net.topology) / net.w64).min()), mixing_gap(net.topology) / NEAR
     rng, mean, spread = np.random.default_rng(0), np.log([START[name] for name in NAMES]), SPREAD
