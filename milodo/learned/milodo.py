@@ -70,8 +70,8 @@ class MiLoDoRecipe(Recipe):
     alpha: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Of its momentum, 1 - alpha, where there is one."""
     momentum: Share = 0.0
-    """β at most where p_i is largest; 0 for the paper's rule, which has no momentum. With it, weights lie in the region of
-    milodo/learned/region.py, and activations have no meaning."""
+    """0 for the paper's rule, which has no momentum. Otherwise weights lie in the region of milodo/learned/region.py, activations
+    have no meaning, and 1 - momentum is the smallest dual step p_i/D_i where p_i is largest, near which 1 - β_i may come."""
     reach: Positive = REACH
     """With momentum: p_i at most, in units of 1/L_i where inputs are relative."""
     spread: Spread = SPREAD
