@@ -31,7 +31,7 @@ agreeing."""
 ALIKE = 1.4
 """The largest eigenvalue of I - D⁻¹Adj below which five levels are too few over links that hold: where all eigenvalues are nearly
 as large, as on complete(12), five diverge and seven converge. On exponential(16), where it is 1.45, five converge."""
-TAKES = {False: (3.5, 25.0, 0.5), True: (1.5, 12.0, 0.6)}
+TAKES = {False: (3.5, 25.0, 0.5), True: (1.0, 12.0, 0.6)}
 """Iterations, in the units of those that auto predicts for Accelerated-ED: so many times those of exact sums, and so many over a
 power of λ_2; where links hold, to 1e-4 on LASSO(n,300,10,0.1), and where they fail, of which auto thinks too well."""
 NEARER, FEWEST, MOST = 4.0, 5, 40
