@@ -43,21 +43,20 @@ def test_without_r_constants_of_one_are_exact_diffusion():
     torch.testing.assert_close(a, b, rtol=0, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("h", [0.5, 1.0])
-def test_a_step_is_its_equations_momentum_included(h):
-    """Written here with dense matrices."""
+@pytest.mark.parametrize("ahead", [0.5, 1.0])
+def test_a_step_is_its_equations_momentum_included(ahead):
+    """Written here with dense matrices, for a lookahead of 1/2 and of 1."""
     problem, net = Lasso(5, 4, 6, 0.2).sample([0]), StackedNetwork("star(5)")
     gamma, alpha, c_s, c_u = 0.04, 0.2, 0.3, 1.5
     lap = torch.stack([net.lap(column) for column in torch.eye(5, dtype=torch.float64).unsqueeze(-1)]).squeeze(-1).mT
     x = last = problem.start()
     y = torch.zeros_like(x)
-    for k, state in enumerate(iterate(LEPDO(gamma=gamma, alpha=alpha, c_s=c_s, c_u=c_u, lookahead=h), problem, net)):
+    for k, state in enumerate(iterate(LEPDO(gamma=gamma, alpha=alpha, c_s=c_s, c_u=c_u, lookahead=ahead), problem, net)):
         torch.testing.assert_close(state.x, x, rtol=0, atol=1e-13)
         torch.testing.assert_close(state.y, y, rtol=0, atol=1e-12)
         if k == 25:
             break
-        e = x + (1 - alpha) * (x - last)
-        u = x + h * (1 - alpha) * (x - last)
+        e, u = x + (1 - alpha) * (x - last), x + ahead * (1 - alpha) * (x - last)
         z = problem.prox(e - gamma * (problem.grad(u) + y), gamma)
         y, x, last = y + c_s / (2 * gamma) * lap @ z, z - c_u / 2 * lap @ z, x
 
