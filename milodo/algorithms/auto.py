@@ -90,6 +90,8 @@ class Facts:
     duals: float = 9.0
     """Times 1/(0.05 + (1 - θ)²/2), or 1.7/√(1 - θ) if that is more, iterations that gossip takes at least, because its duals must
     find their place."""
+    local: bool = True
+    """Whether gossip may take local steps."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ def gossips(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> 
 
 def local(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
     """LEPDO with local steps: an iteration is one vector an edge and many gradients, which cost no byte and no round."""
-    if net.topology.n == 1:
+    if net.topology.n == 1 or not facts.local:
         return []
     frugal, failing = pay == "bytes", not facts.reliable or not net.holds
     few = (frugal or failing) and LEPDO.takes_few_levels(net, failing=failing)

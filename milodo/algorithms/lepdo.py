@@ -31,7 +31,7 @@ agreeing."""
 ALIKE = 1.4
 """The largest eigenvalue of I - D⁻¹Adj below which five levels are too few over links that hold: where all eigenvalues are nearly
 as large, as on complete(12), five diverge and seven converge. On exponential(16), where it is 1.45, five converge."""
-TAKES = {False: (3.5, 25.0, 0.5), True: (1.0, 12.0, 0.6)}
+TAKES = {False: (2.5, 30.0, 0.5), True: (1.0, 12.0, 0.6)}
 """Iterations, in the units of those that auto predicts for Accelerated-ED: so many times those of exact sums, and so many over a
 power of λ_2; where links hold, to 1e-4 on LASSO(n,300,10,0.1), and where they fail, of which auto thinks too well."""
 NEARER, FEWEST, MOST = 4.0, 5, 40
@@ -120,11 +120,12 @@ class LEPDO(Rule):
 
     @classmethod
     def local(
-        cls, L: float, net: Network, mean: float | None = None, sums: float = UNKNOWN, *, short: bool = False, failing: bool = False
-    ) -> Self:
-        """Constants for local steps on any graph, without tuning, by degree. L is the largest of the L_i, L̄ their mean if it is known; `sums` the iterations
-        that accelerated gradients on exact sums would need, as far as anybody can guess: how hard the problem is. `short` is for
-        messages of a few levels, `failing` for links that fail though the network does not say so.
+        cls, L: float, net: Network, mean: float | None = None, sums: float = UNKNOWN, *,
+        short: bool = False, failing: bool = False,
+    ) -> Self:  # fmt: skip
+        """Constants for local steps on any graph, without tuning, by degree. L is the largest of the L_i, L̄ their mean, if that
+        is known; `sums` the iterations that accelerated gradients on exact sums would need, as far as anybody can guess: how hard
+        the problem is. `short` is for messages of a few levels, `failing` for links that fail though the network does not say so.
 
             p_ij,1 = 3L̄ max(1, (0.1/λ_2)^⅓) / (d̄ sums)      the same on all edges, like the penalty of ADMM
             c_u    = 2p/λ                                    p: the largest eigenvalue of (c_u/2)(I - D⁻¹Adj) = I - A
