@@ -221,7 +221,7 @@ def _is_below(tree, node, above):
 def test_it_says_what_it_chose_why_and_what_comes_next():
     chosen = choose("bytes", SOME, StackedNetwork("ring(10)"), 300)
     assert chosen.why.startswith("Tree-APG in 4 bits, coded: for fewest bytes, about 369 kB; ")
-    assert chosen.why.endswith("; next best is Accelerated-ED (K = 1) in 5 levels, coded, about 805 kB")
+    assert chosen.why.endswith("; next best is LEPDO (31 local steps) in 5 levels, coded, about 561 kB")
     assert chosen.prediction["chosen"] == chosen.best.name and len(chosen.prediction["candidates"]) == 1 + len(chosen.others)
     again = made(chosen.best.parameters)
     assert isinstance(again, Remembering) and again == chosen.algorithm
