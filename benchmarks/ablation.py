@@ -23,7 +23,7 @@ from _costs import Costs, Instances, gossip
 from torch import Tensor
 
 from milodo.algorithms import AcceleratedED, Algorithm, Remembering, TreeAPG
-from milodo.algorithms.auto import choose, learn
+from milodo.algorithms.auto import choose, gossips, learn, made
 from milodo.algorithms.tree_apg import Here, OverTree, Source
 from milodo.learned.checkpoint import load_optimizer
 from milodo.network import Coded, StackedNetwork
@@ -67,7 +67,9 @@ def rows(graph: str, problem: Problem) -> dict[str, Callable[[], Algorithm]]:
     rounds = choose("rounds", facts, net, problem.d).algorithm
     assert isinstance(fewest, Remembering) and isinstance(fewest.form, Coded)
     plain = fewest.form.form
-    talks = gossip(facts, net, problem.d)
+    local = gossip(facts, net, problem.d)
+    ways = (made(way.parameters) for way in gossips("bytes", facts, net, problem.d, None) if way.name.startswith("Accelerated"))
+    talks = next(way for way in ways if isinstance(way, Remembering))
     bare = talks.method
     assert isinstance(bare, AcceleratedED)
 
@@ -81,7 +83,8 @@ def rows(graph: str, problem: Problem) -> dict[str, Callable[[], Algorithm]]:
         "without momentum": lambda: Remembering(TreePG(), fewest.form),
         "without the code": lambda: Remembering(TreeAPG(), plain),
         "without bits (64)": TreeAPG,
-        "gossip, without sums over a tree": lambda: talks,
+        "gossip, without sums over a tree": lambda: local,
+        "gossip without local steps": lambda: talks,
         "gossip without momentum": lambda: replace(talks, method=replace(bare, momentum=0.0)),
         "gossip without bits": lambda: bare,
         "auto for rounds, which tells curvature": lambda: rounds,

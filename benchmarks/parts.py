@@ -5,6 +5,7 @@
     python benchmarks/parts.py code         bytes of messages in a code and without it, and the time it takes
     python benchmarks/parts.py guard        iterations of Accelerated-ED: bare, guarded, and guarded with bad constants
     python benchmarks/parts.py uneven       rounds with one step for all, and with steps of each node's own
+    python benchmarks/parts.py local        rounds and bytes of gossip with local steps, kept in docs/records/local.json
 
 --instances N takes fewer. A few minutes of one core each.
 """
@@ -15,13 +16,15 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from _costs import Costs, Instances, gossip
+from _kept import Kept
 from _measure import medians
 
 from milodo.algorithms import DAPG, LEPDO, AcceleratedED, Algorithm, GuardedED, Remembering, TreeAPG, TreeNewton
-from milodo.algorithms.auto import choose, learn
+from milodo.algorithms.auto import choose, gossips, learn, made
 from milodo.algorithms.uneven import LONGER, priced
 from milodo.network import Bits, Coded, Format, StackedNetwork
 from milodo.network.formats import message_format
@@ -145,7 +148,31 @@ def uneven(count: int) -> None:
         row(graph, words, *(said(instances.costs(m, StackedNetwork(graph), gaps, most=3000), "rounds") for m in ways))
 
 
-PARTS = {"bits": bits, "curvature": curvature, "code": code, "guard": guard, "uneven": uneven}
+def local(count: int) -> None:
+    """Gossip as auto takes it for bytes and, in 64 bits, with constants for such messages; and Accelerated-ED likewise."""
+    table("graph", "method", "local steps", "rounds in 64 bits, to 1e-1 / 1e-3", "rounds in few levels", "bytes")
+    kept = Kept(Path("docs/records/local.json"), {"instances": count, "gaps": [1e-1, 1e-3]})
+    for graph in ("ring(10)", "grid(5x5)", "tree(31)"):
+        instances, net = lasso(graph, count), StackedNetwork(graph)
+        facts = learn(instances.problem, net)
+        bold = LEPDO.local(facts.L, net, facts.mean, facts.sums)
+        for full, label in ((bold, "LEPDO"), (own(instances.problem, net), "Accelerated-ED")):
+            ways = gossips("bytes", facts, net, instances.problem.d, None)
+            short = made(next(way for way in ways if way.name.startswith(label)).parameters)
+
+            def needed(
+                instances: Instances = instances, graph: str = graph, methods: tuple[Algorithm, ...] = (full, short)
+            ) -> list[dict[str, list[list[float]]]]:
+                nets = [StackedNetwork(graph) for _ in methods]
+                runs = zip(methods, nets, (False, True), strict=True)
+                return [instances.costs(m, net, (1e-1, 1e-3), most=1500, learns=learns).needed for m, net, learns in runs]
+
+            exact, few = (Costs(each) for each in kept.get(f"{graph}, {label}", needed))
+            steps = f"{full.gradients} / {short.gradients}"
+            row(graph, label, steps, said(exact, "rounds"), said(few, "rounds"), said(few, "bytes"))
+
+
+PARTS = {"bits": bits, "curvature": curvature, "code": code, "guard": guard, "uneven": uneven, "local": local}
 
 
 def main() -> None:

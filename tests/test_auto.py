@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 
 import numpy as np
@@ -169,6 +170,19 @@ def test_few_rounds_are_enough_where_curvature_is_told(family):
     assert not bool((gradients.objective - best.value <= 1e-6 * start).any())
 
 
+@pytest.mark.parametrize("graph", ["ring(10)", "star(8)", "grid(3x4)", "tree(15)", "path(7)", "complete(6)"])
+def test_local_steps_are_taken_where_a_gradient_costs_less_than_a_message(graph):
+    facts, far = Facts(L=40.0, mean=38.0, pooled=8.0, sums=60.0, reliable=False), Link(0.02, 1.25e6)
+    net = StackedNetwork(graph).through(Outage(0.3))
+    slow, fast = (dataclasses.replace(facts, gradient=seconds) for seconds in (1.0, 1e-6))
+    assert choose("seconds", fast, net, 300, far).best.name.startswith("LEPDO")
+    assert choose("seconds", slow, net, 300, far).best.name.startswith("Accelerated-ED")
+    for pay in ("bytes", "rounds"):
+        chosen = choose(pay, slow, net, 300)
+        assert chosen.best.name.startswith("LEPDO") and chosen.algorithm.gradients > 1
+        assert made(json.loads(json.dumps(chosen.best.parameters))) == chosen.algorithm  # as a run's file has it
+
+
 def test_far_away_rounds_count_and_on_a_thin_line_what_each_carries():
     net = StackedNetwork("ring(10)")
     far, thin = (choose("seconds", SOME, net, 300, link) for link in (Link(1.0, 1e9), Link(0.0, 1e3)))
@@ -207,7 +221,7 @@ def _is_below(tree, node, above):
 def test_it_says_what_it_chose_why_and_what_comes_next():
     chosen = choose("bytes", SOME, StackedNetwork("ring(10)"), 300)
     assert chosen.why.startswith("Tree-APG in 4 bits, coded: for fewest bytes, about 369 kB; ")
-    assert chosen.why.endswith("; next best is Accelerated-ED (K = 1) in 5 levels, coded, about 805 kB")
+    assert chosen.why.endswith("; next best is LEPDO (31 local steps) in 5 levels, coded, about 561 kB")
     assert chosen.prediction["chosen"] == chosen.best.name and len(chosen.prediction["candidates"]) == 1 + len(chosen.others)
     again = made(chosen.best.parameters)
     assert isinstance(again, Remembering) and again == chosen.algorithm

@@ -12,6 +12,8 @@ from torch import Tensor
 from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_size
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.flood_apg import FloodAPG
+from milodo.algorithms.guesses import MOST, pooled_guess, sums_guess
+from milodo.algorithms.lepdo import LEPDO, iterations_of
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import TreeAPG
 from milodo.algorithms.tree_newton import INNER, TreeNewton, half
@@ -26,9 +28,6 @@ from milodo.words import amount
 
 PAYS = ("bytes", "rounds", "seconds")
 """What a user may want to have least of."""
-FEWEST, MOST = 10.0, 150.0
-"""Iterations that accelerated gradients on exact sums are taken to need, at least and at most: what they really need nobody knows
-before."""
 BITS_OF_SUMS, CALM = (4, 5, 6, 7, 8, 9, 10), 0.16
 """With b bits sums over a tree need the iterations they need with 64 if what its edges carry is at most so many times 2ᵇ - 2:
 measured on rings of 10 to 100 nodes, paths, grids and trees; with 3 they diverge even on small ones."""
@@ -91,6 +90,8 @@ class Facts:
     duals: float = 9.0
     """Times 1/(0.05 + (1 - θ)²/2), or 1.7/√(1 - θ) if that is more, iterations that gossip takes at least, because its duals must
     find their place."""
+    local: bool = True
+    """Whether gossip may take local steps."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,12 @@ def _said(cost: float, pay: str) -> str:
 
 
 def made(parameters: dict[str, Any]) -> Algorithm:
-    """The method that was chosen: with a step size gossip, else sums, by all or over a tree, of curvatures where it says so."""
+    """The method that was chosen: with a step size gossip, with local steps where there are any; else sums, by all or over a
+    tree, of curvatures where it says so."""
     own = {name: value for name, value in parameters.items() if name not in ("bits", "levels", "coded", "flood", "newton")}
     sums = FloodAPG() if "flood" in parameters else TreeNewton() if "newton" in parameters else TreeAPG()
-    return Remembering(AcceleratedED(**own) if own else sums, _form(parameters))
+    gossip = LEPDO if "local_steps" in own else AcceleratedED
+    return Remembering(gossip(**own) if own else sums, _form(parameters))
 
 
 def _form(parameters: dict[str, Any]) -> Format:
@@ -252,7 +255,7 @@ def by_all(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> l
 
 
 def gossips(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
-    """Accelerated-ED with one round and, where links hold, with as many as leave little disagreement."""
+    """LEPDO with local steps; Accelerated-ED with one round and, where links hold, with as many as leave little disagreement."""
     failing = not facts.reliable or net.outage is not None
     one = AcceleratedED.safe(facts.L, net, facts.mean)
     if (one.momentum or one.allowed(net)[0]) < 1:
@@ -271,7 +274,23 @@ def gossips(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> 
         parameters = {"gamma": method.gamma, "K": method.K, "steps": method.steps}
         iterations = slower(replace(facts, L=min(facts.L, 1.2 * best.effective)), theta)
         found.append(_gossip(pay, parameters, method.A(net), iterations, facts, net, d, link, ", own steps"))
-    return [candidate for candidate in found if candidate is not None]
+    return [*local(pay, facts, net, d, link), *(candidate for candidate in found if candidate is not None)]
+
+
+def local(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> list[Candidate]:
+    """LEPDO with local steps: an iteration is one vector an edge and many gradients, which cost no byte and no round."""
+    if net.topology.n == 1 or not facts.local:
+        return []
+    frugal, failing = pay == "bytes", not facts.reliable or not net.holds
+    few = (frugal or failing) and LEPDO.takes_few_levels(net, failing=failing)
+    short = ({"levels": LEVELS_OF_A_ROUND} if few else {"bits": BITS_OF_SUMS[0] if frugal else BITS[0][1]}) | _coded(pay)
+    method, form = LEPDO.local(facts.L, net, facts.mean, facts.sums, short=frugal, failing=failing), _form(short)
+    size = (1.0 if not form.varies else CODED if few else CODED_BITS) * form.size(d, net.dtype)
+    seconds = None if link is None else link.latency + size / link.bandwidth + method.gradients * facts.gradient
+    name = f"{method.label} ({method.local_steps} local steps) in {form}"
+    parameters = {key: value for key, value in method.chosen.items() if key != "lookahead"}
+    iterations = iterations_of(facts.sums, net, facts.duals / Facts.duals, failing=failing)
+    return [Candidate(name, {**parameters, **short}, iterations, len(net.topology.arcs) * size, 1, seconds)]
 
 
 def _gossip(
@@ -354,37 +373,3 @@ def everybodys(L: NodeScalar, net: Network) -> tuple[float, ...]:
     place = torch.eye(net.topology.n, dtype=L.dtype, device=L.device)[list(net.nodes)]
     every = net.total(L.unsqueeze(-1) * place)[..., 0, :]
     return tuple(every.reshape(-1, net.topology.n).amax(0).tolist())
-
-
-def pooled_guess(problem: Problem, n: int) -> NodeScalar:
-    """The Lipschitz constant of the mean of all f_i, as each node can guess it alone [*batch, n]; L_i where it cannot.
-
-    √L falls with the number of samples like a + b/√N where samples are independent (Marchenko and Pastur 1967); a node knows L_i
-    and that of half of its samples, and so what n times as many would have.
-    """
-    L, known = problem.lipschitz(), problem.half()
-    if known is None:
-        return L
-    N, half, _ = known
-    root = N.sqrt()
-    b = (half.sqrt() - L.sqrt()).clamp(min=0) * root / (math.sqrt(2) - 1)
-    a = (L.sqrt() - b / root).clamp(min=0)
-    return torch.minimum(L, torch.maximum((a + b / (math.sqrt(n) * root)).square(), L / n))
-
-
-def sums_guess(problem: Problem, pooled: NodeScalar, n: int) -> NodeScalar:
-    """4 √κ, as each node can guess it alone [*batch, n]; MOST where it cannot.
-
-    κ is the largest eigenvalue of the mean Hessian over the smallest, which is taken for (1 - √y)² times the mean of all but the
-    largest (where columns go together that one may be most of the trace), y = d/nN, as it is where samples are independent. Where
-    samples are as few as unknowns it is a penalty that decides: LASSO(n,300,10,0.1) takes 40 iterations to 1e-5 at √y = 0.97, 105
-    at 1.22 and 201 at 1.73.
-    """
-    known = problem.half()
-    if known is None:
-        return torch.full_like(pooled, MOST)
-    N, _, trace = known
-    y = (problem.d / (n * N)).sqrt()
-    others = (trace - pooled).clamp(min=0) / (problem.d - 1) if problem.d > 1 else pooled
-    kappa = pooled / others / (1 - y).clamp(min=1e-6).square()
-    return torch.where(y < 0.9, 4 * kappa.sqrt(), 40 + 215 * (y - 0.97)).nan_to_num(MOST).clamp(FEWEST, MOST)

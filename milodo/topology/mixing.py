@@ -109,6 +109,21 @@ def uneven(mixing: Mixing, tau: tuple[float, ...]) -> Uneven:
     return Uneven(mixing.topology, mixing.w, np.array(tau))
 
 
+@lru_cache(maxsize=64)
+def walk(topology: Topology) -> tuple[float, float]:
+    """The least and the largest eigenvalue of I - D⁻¹Adj beside the 0 of consensus, in nine digits: nodes decide by them, and
+    their machines may find others. Beyond DENSE nodes bounds: of I - W, whose weights are no larger than 1/d_i, and 2."""
+    n, (i, j) = topology.n, topology.ends
+    degrees = np.array(topology.degrees, dtype=np.float64)
+    if n > DENSE:
+        return float(f"{Mixing(topology, 1 / (1 + np.maximum(degrees[i], degrees[j]))).low:.9g}"), 2.0
+    need_memory(8 * MATRICES * n**2, f"the matrix of {topology}", "Ask for a smaller graph.")
+    P = np.eye(n)
+    P[i, j] = P[j, i] = -1 / np.sqrt(degrees[i] * degrees[j])
+    found = np.linalg.eigvalsh(P)
+    return float(f"{found[1]:.9g}"), float(f"{found[-1]:.9g}")
+
+
 def dense(topology: Topology, w: np.ndarray) -> np.ndarray:
     """W as a matrix [n, n]."""
     need_memory(8 * MATRICES * topology.n**2, f"the mixing matrix of {topology}", "Ask for a smaller graph.")

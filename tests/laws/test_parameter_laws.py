@@ -29,8 +29,8 @@ def refused(build, name, key, value) -> str:
 
 
 def test_every_parameter_is_searched_and_nothing_else(name):
-    """But for what is named, not searched: the way to average, and constants that follow from it and the graph unless given."""
-    named = {"over", "momentum", "dual", "steps", "floor"}
+    """But for what is named, not searched: ways to average and to weigh, and constants that follow from them unless given."""
+    named = {"over", "momentum", "dual", "steps", "floor", "by_degree"}
     assert {field.name for field in fields(METHODS[name])} - named == set(METHODS[name].space)
     assert all(field.kw_only for field in fields(METHODS[name]))
 

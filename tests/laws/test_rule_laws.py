@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
-from milodo.algorithms import LEPDO, ProxED
+from milodo.algorithms import ADMM, LEPDO, ProxED, Remembering, lepdo
 from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo, special_initialisation
 from milodo.loop import Stop, iterate, solve
-from milodo.network import StackedNetwork, StackedObserver
+from milodo.network import Bits, Levels, Outage, StackedNetwork, StackedObserver
 from milodo.problems import L1, CustomProblem, Lasso, LeastSquares, Logistic, optimum
 from milodo.topology import EXAMPLES, topology
+from milodo.topology.mixing import walk
 
 ROUNDING = 1e-11
 
@@ -127,13 +129,91 @@ def test_local_steps_of_a_learned_optimizer_are_lepdos_and_are_learned_through()
     assert all(float(bank.b_2.grad.abs().max()) > 0 for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u))
 
 
+def test_by_degree_a_step_is_its_equations():
+    """Written here with dense matrices, one step of proximal gradient for z."""
+    problem, net = Lasso(6, 4, 6, 0.2).sample([0]), StackedNetwork("tree(6)")
+    gamma, alpha, c_s, c_u = 0.03, 0.3, 0.4, 0.9
+    degree = torch.tensor(net.topology.degrees, dtype=torch.float64).unsqueeze(-1)
+    differences = torch.diag(degree.squeeze(-1))
+    for i, j in net.topology.edges:
+        differences[i, j] = differences[j, i] = -1
+    x = last = problem.start()
+    y, own = torch.zeros_like(x), gamma / degree
+    method = LEPDO(gamma=gamma, alpha=alpha, c_s=c_s, c_u=c_u, lookahead=1.0, by_degree=True)
+    for k, state in enumerate(iterate(method, problem, net)):
+        torch.testing.assert_close(state.x, x, rtol=0, atol=1e-13)
+        torch.testing.assert_close(state.y, y, rtol=0, atol=1e-12)
+        if k == 25:
+            break
+        e = x + (1 - alpha) * (x - last)
+        z = problem.prox(e - own * (problem.grad(e) + y), own)
+        y, x, last = y + c_s / (2 * gamma) * differences @ z, z - c_u / (2 * degree) * (differences @ z), x
+
+
+@pytest.mark.parametrize("graph", ["ring(6)", "star(6)", "tree(7)"])
+def test_by_degree_constants_of_one_and_local_steps_to_the_end_are_admm(graph):
+    problem, net = Lasso(topology(graph).n, 8, 5, 0.1).sample([0]), StackedNetwork(graph)
+    gamma = 8 / float(problem.lipschitz().max())
+    ours = LEPDO(gamma=gamma, local_steps=400, by_degree=True)
+    for steps in (1, 2, 15):
+        z, x = after(ours, problem, net, steps).z, after(ADMM(sigma=1.0, gamma=2 * gamma, inner=400), problem, net, steps).x
+        torch.testing.assert_close(z, x, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("sigma", "beta", "most"), [lepdo.BOLD, lepdo.SHORT, lepdo.FAILING])
+def test_with_exact_local_minima_no_step_is_too_long(sigma, beta, most):
+    """Quadratic f alike at all nodes, r = 0: the roots of the recurrence for every mode of the graph and every curvature."""
+    curvatures = np.concatenate([1 - np.geomspace(1e-6, 0.5, 40), np.linspace(0.5, 1e-3, 40), [1.0]])
+    for p in np.concatenate([np.geomspace(1e-5, 0.1, 30), np.linspace(0.1, most, 60)]):
+        for rho in curvatures:
+            q = (1 - p) * rho
+            roots = np.roots([1, sigma * p * rho - 1 - (1 + beta) * q, (1 + 2 * beta) * q, -beta * q])
+            assert np.abs(roots).max() <= 1 + 1e-9
+
+
 @pytest.mark.parametrize("graph", ["ring(8)", "grid(2x3)", "tree(7)", "star(6)", "complete(5)", "erdos_renyi(8,0.4,seed=1)"])
 @pytest.mark.parametrize("family", [Lasso, Logistic])
 def test_constants_for_local_steps_need_no_tuning(graph, family):
     n, net = topology(graph).n, StackedNetwork(graph)
     problem = (Lasso(n, 12, 5, 0.05) if family is Lasso else Logistic(n, 5, 12, 0.02)).sample([0, 1])
+    method = LEPDO.local(float(problem.lipschitz().max()), net, sums=40.0)
+    assert lepdo.FEWEST <= method.gradients <= lepdo.MOST
+    assert_solves(method, problem, net, 1e-4, 1e-2)
+
+
+@pytest.mark.parametrize("graph", ["ring(8)", "tree(7)", "star(6)", "complete(5)"])
+@pytest.mark.parametrize("outage", [0.0, 0.3])
+def test_local_steps_go_on_with_few_levels_links_that_fail_and_uneven_curvatures(graph, outage):
+    n, net = topology(graph).n, StackedNetwork(graph)
+    net = net.through(Outage(outage, seed=1)) if outage else net
+    even, scale = Lasso(n, 12, 5, 0.05).sample([0, 1]), torch.logspace(0, -1, n, dtype=torch.float64)
+    problem = LeastSquares(even.A * scale.reshape(n, 1, 1), even.b * scale.reshape(n, 1), even.reg)
+    form = Levels(5) if LEPDO.takes_few_levels(net) else Bits(4)
+    L = problem.lipschitz()
+    method = LEPDO.local(float(L.max()), net, float(L.mean()), 40.0, short=True)
+    state = assert_solves(Remembering(method, form), problem, net, 1e-4, 1e-2)
+    assert float(state.inner.y.sum(-2).abs().max()) < ROUNDING * max(1.0, float(state.inner.y.abs().max()))
+
+
+def assert_solves(method, problem, net, gap, apart, steps=400):
+    state = after(method, problem, net, steps)
+    mean = state.x.mean(-2, keepdim=True)
+    off = problem.objective(mean.squeeze(-2), StackedObserver()) - optimum(problem).value
+    assert float(off.abs().max()) < gap and float((state.x - mean).abs().max()) < apart
+    return state
+
+
+@pytest.mark.parametrize("graph", ["ring(8)", "star(6)", "tree(7)", "complete(5)", "path(2)"])
+def test_the_spectrum_of_a_walk_is_that_of_its_dense_matrix(graph):
+    degrees, n = topology(graph).degrees, topology(graph).n
+    P = np.eye(n)
+    for i, j in topology(graph).arcs:
+        P[i, j] = -1 / degrees[i]
+    every = np.sort(np.linalg.eigvals(P).real)
+    assert walk(topology(graph)) == pytest.approx((every[1], every[-1]), rel=1e-8)
+
+
+def test_a_node_alone_takes_local_steps_by_itself():
+    problem, net = Lasso(1, 6, 12, 0.1).sample([0]), StackedNetwork("ring(1)")
     method = LEPDO.local(float(problem.lipschitz().max()), net)
-    assert method.gradients == 10
-    x, best = after(method, problem, net, 600).x, optimum(problem)
-    gap = problem.objective(x.mean(-2), StackedObserver()) - best.value
-    assert float(gap.abs().max()) < 1e-4 and float((x - x.mean(-2, keepdim=True)).abs().max()) < 1e-2
+    assert float((after(method, problem, net, 400).x[..., 0, :] - optimum(problem).x).abs().max()) < 1e-8
