@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 import torch
 
-from milodo.algorithms import METHODS, Choice, Continuous, Fraction
+from milodo.algorithms import METHODS, Choice, Continuous, Fraction, Share
 from milodo.errors import InvalidInput
 from milodo.problems import Lasso
 
@@ -15,7 +15,8 @@ PROBLEM = Lasso(3, 2, 4).sample([0])
 PARAMETERS = [(name, key, kind) for name, method in METHODS.items() for key, kind in method.space.items()]
 CONTINUOUS = [(name, key) for name, key, kind in PARAMETERS if isinstance(kind, Continuous)]
 FRACTIONS = [(name, key) for name, key, kind in PARAMETERS if isinstance(kind, Fraction)]
-WHOLE = [(name, key) for name, key, kind in PARAMETERS if isinstance(kind, Choice)]
+SHARES = [(name, key) for name, key, kind in PARAMETERS if isinstance(kind, Share)]
+WHOLE = [(name, key) for name, key, kind in PARAMETERS if isinstance(kind, Choice) and (name, key) not in SHARES]
 
 NAN, INF = float("nan"), float("inf")
 
@@ -43,6 +44,12 @@ def test_a_method_is_called_by_its_label(name):
 def test_everything_searched_is_allowed(build, name, key, kind):
     for value in kind.values if isinstance(kind, Choice) else (kind.low, kind.high):
         assert getattr(build(name, PROBLEM, **{key: value}), key) == value
+
+
+@pytest.mark.parametrize("value", [0.49, 1.01, -1, NAN, INF, "0.5", None, True, [0.5]])
+@pytest.mark.parametrize(("name", "key"), SHARES)
+def test_a_share_outside_its_range_is_refused(build, name, key, value):
+    assert "it must be a number from 0.5 to 1" in refused(build, name, key, value)
 
 
 def test_parameters_are_frozen(build, name):
