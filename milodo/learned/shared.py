@@ -88,12 +88,19 @@ class Memory(NamedTuple):
     """Averages of ∇f_i + y_i at three time scales [*batch, n, 3, d]."""
     v: Tensor
     """Of their squares."""
-    p: NodeTensor
+    scale: NodeTensor
+    """η a_i e^{o_1}: p_i without what the gradients and the tensor's size make of it."""
+    sigma: NodeTensor
+    """p_i / D_i at most."""
     alpha: NodeTensor
-    """1 - β_i."""
+    """1 - β_i of the next iteration."""
     D: NodeTensor
     """p_ij,2 / p_ij,1."""
     p1: EdgeTensor
+    bound: Tensor
+    """b_ij [m, 1]."""
+    theta: float
+    """Of σ(β), by the graph."""
 
 
 class Shared(Rule, Learned):
@@ -187,7 +194,8 @@ class SharedNetwork(Source):
         size = torch.where(size > 0, size, whole)
         none = x0.new_zeros(*x0.shape[:-1], len(SCALES), x0.shape[-1])
         one = torch.ones_like(x0)
-        return Memory(0, size, none, none, one, one, one, x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1]))
+        nothing = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1])
+        return Memory(0, size, none, none, one, one, one, one, nothing, *_rows(net))
 
     def momentum(self, memory: Memory) -> NodeTensor:
         return 1 - memory.alpha
@@ -199,32 +207,31 @@ class SharedNetwork(Source):
         g = (here.g + here.y).detach().unsqueeze(-2)
         new = g.new_tensor([max(1 - scale, 1 / (memory.k + 1)) for scale in SCALES]).unsqueeze(-1)
         memory = memory._replace(m=memory.m + new * (g - memory.m), v=memory.v + new * (g.square() - memory.v))
-        if not self._is_due(memory.k):
-            return memory.p, memory
         own, tensors = self.optimizer, Tensors(problem)
+        v = memory.v[..., -1, :]
+        fine = (v + RELATIVE_FLOOR * tensors.spread(tensors.mean(v))).sqrt()
+        base = tensors.spread(memory.size) / torch.where(fine > 0, fine, 1.0)
+        if not self._is_due(memory.k):  # a gradient that grows shortens its steps at once, which needs no agreement
+            return torch.minimum(memory.scale * base, memory.sigma * memory.D), memory
         o = own(_seen(here, memory, tensors).to(own.dtype)).to(here.x.dtype)
         o_p, o_alpha, o_share = o.unbind(-2)
         alpha = (math.log(own.alpha) + REACH_ALPHA * o_alpha.tanh()).exp().clamp(max=1.0)
         now = alpha.clamp(min=RAMP / (memory.k + RAMP))
-        v = memory.v[..., -1, :]
-        fine = (v + RELATIVE_FLOOR * tensors.spread(tensors.mean(v))).sqrt()
-        p = own.eta * now * tensors.spread(memory.size) / torch.where(fine > 0, fine, 1.0) * (REACH_P * o_p.tanh()).exp()
+        scale = own.eta * now * (REACH_P * o_p.tanh()).exp()
+        p = scale * base
         if problem.knows_lipschitz:
             p = torch.minimum(p, REACH / problem.lipschitz().unsqueeze(-1))
-        # D holds the dual step's share until edges() knows what the graph stands.
         share = (-REACH_SHARE * (-FULL - o_share).sigmoid()).exp()
-        return p, memory._replace(p=p, alpha=alpha, D=share)
+        sigma = share * memory.theta * alpha / (1 + (memory.theta - 1) * alpha)
+        alpha = alpha.clamp(min=RAMP / (memory.k + 1 + RAMP))
+        return p, memory._replace(scale=scale, sigma=sigma, alpha=alpha, D=p / sigma)
 
     def edges(self, memory: Memory, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, Ratio, Memory]:
-        k = memory.k
-        if self._is_due(k):
-            bound, theta = _rows(net)
-            sigma = memory.D * theta * memory.alpha / (1 + (theta - 1) * memory.alpha)
-            D = memory.p / sigma
-            p1 = net.both((bound / net.spread(D)).to(self.optimizer.dtype), smaller=True).to(dz.dtype)
+        p1 = memory.p1
+        if self._is_due(memory.k):
+            p1 = net.both((memory.bound / net.spread(memory.D)).to(self.optimizer.dtype), smaller=True).to(dz.dtype)
             p1 = torch.where(p1 > 0, p1, memory.p1)  # not heard, or rounded away: as it was
-            memory = memory._replace(D=D, p1=p1, alpha=memory.alpha.clamp(min=RAMP / (k + 1 + RAMP)))
-        return memory.p1, Ratio(memory.D), memory._replace(k=k + 1)
+        return p1, Ratio(memory.D), memory._replace(k=memory.k + 1, p1=p1)
 
 
 @torch.no_grad()
