@@ -21,7 +21,7 @@ from milodo.problems import Problem
 from milodo.topology import Topology, topology
 from milodo.types import EdgeTensor, NodeTensor
 
-HIDDEN, INPUTS, OUTPUTS = 8, 11, 3
+HIDDEN, INPUTS, OUTPUTS = 4, 10, 3
 ETA, ALPHA = 0.5, 0.1
 SCALES = (0.9, 0.99, 0.999)
 """What the three averages of gradients and of their squares keep from one iteration to the next, at most."""
@@ -35,8 +35,8 @@ RAMP = 4.0
 """β_i is at most k/(k + this): momentum begins at zero."""
 REACH = 1.8
 """p_i at most, in units of 1/L_i, where curvature is known (milodo/learned/region.py)."""
-LATE = 6.0
-"""log(k + 1) of some hundred iterations, which the network sees as one."""
+LATE, LATEST = 6.0, 150
+"""log(k + 1) of some hundred iterations, which the network sees as one; and the last k that it tells from later ones."""
 TINY = 1e-6
 """Added to ratios before their logarithms."""
 FOLD = 4.0
@@ -123,7 +123,7 @@ class Shared(Rule, Learned):
 
     The network sees of each coordinate: |m|/√v at three scales (how much of the gradient is signal); how v at the shorter scales
     and v within its tensor compare to the longest and to the mean; |y| and the last move's agreement with g; how much its
-    tensor has grown; how large its tensor is; log k.
+    tensor has grown; log k. So a tensor in other units, as by a factor that another layer takes back, changes nothing.
     """
 
     kind: ClassVar[str] = "shared"
@@ -150,7 +150,7 @@ class Shared(Rule, Learned):
         return cls(graph, **settings.model_dump())
 
     def forward(self, seen: Tensor) -> Tensor:
-        """Three numbers a coordinate, [*batch, n, 11, d] -> [*batch, n, 3, d]."""
+        """Three numbers a coordinate, [*batch, n, 10, d] -> [*batch, n, 3, d]."""
         inner = (self.w_1 @ seen + self.b_1.unsqueeze(-1)).tanh()
         return self.w_2 @ inner + self.b_2.unsqueeze(-1)
 
@@ -236,7 +236,7 @@ class SharedNetwork(Source):
 
 @torch.no_grad()
 def _seen(here: Here, memory: Memory, tensors: Tensors) -> Tensor:
-    """What the network sees of every coordinate [*batch, n, 11, d], none of it with a unit."""
+    """What the network sees of every coordinate [*batch, n, 10, d], none of it with a unit."""
     m, v, g = memory.m, memory.v, here.g + here.y
     move = here.x - here.last
     least = torch.finfo(v.dtype).tiny
@@ -250,8 +250,6 @@ def _seen(here: Here, memory: Memory, tensors: Tensors) -> Tensor:
     norms = (tensors.mean(move.square()) * tensors.mean(g.square())).sqrt()
     agree = tensors.mean(move * g) / norms.clamp(min=least)
     grown = (tensors.mean(here.x.square()).sqrt() / memory.size + TINY).log() / FOLD
-    all_x = here.x.square().mean(-1, keepdim=True).sqrt().clamp(min=least)
-    large = (memory.size / all_x + TINY).log() / FOLD
-    late = torch.full_like(dual, math.log(memory.k + 1) / LATE)
-    rows = (*signal, *rising, within, dual, *map(tensors.spread, (agree, grown, large)), late)
+    late = torch.full_like(dual, math.log(min(memory.k, LATEST) + 1) / LATE)
+    rows = (*signal, *rising, within, dual, *map(tensors.spread, (agree, grown)), late)
     return torch.stack([row.clamp(-FOLD, FOLD) for row in rows], dim=-2)

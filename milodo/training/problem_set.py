@@ -39,8 +39,10 @@ class Batch:
 class ProblemSet:
     """Instances of one family, or of one for each number of samples (the paper's meta set)."""
 
-    def __init__(self, families: list[Family], purpose: str, instances: int, seed: int, dtype: torch.dtype) -> None:
-        self.families, self.seed, self.dtype = families, seed, dtype
+    def __init__(
+        self, families: list[Family], purpose: str, instances: int, seed: int, dtype: torch.dtype, graphs: list[str | None]
+    ) -> None:
+        self.families, self.seed, self.dtype, self.graphs = families, seed, dtype, graphs
         numbers = instance_seeds(purpose, instances * len(families), seed)
         self.seeds = [numbers[start : start + instances] for start in range(0, len(numbers), instances)]
         self.optima: dict[int, float] = {}
@@ -102,13 +104,17 @@ def _read_optima(file: Path) -> dict[int, float]:
     return {int(seed): value for seed, value in pairs if seed.isdecimal() and isinstance(value, float)}
 
 
-def _asked(experiment: Experiment) -> tuple[TrainingTable, list[Family]]:
+def _asked(experiment: Experiment) -> tuple[TrainingTable, list[tuple[Family, str | None]]]:
+    """The families, and the graph of each where it is not the experiment's."""
     table, problem = experiment.training, experiment.problem
     assert table is not None
     if table.worlds is not None:
         own = problem.model_dump(exclude_none=True)
-        return table, [_world(own, world).build() for world in table.worlds]
-    return table, [problem.model_copy(update={"d": table.d or problem.d, "N": N}).build() for N in table.N or [problem.N]]
+        graphs = [world.get("topology") for world in table.worlds]
+        worlds = [{key: value for key, value in world.items() if key != "topology"} for world in table.worlds]
+        return table, [(_world(own, world).build(), graph) for world, graph in zip(worlds, graphs, strict=True)]
+    shapes = [problem.model_copy(update={"d": table.d or problem.d, "N": N}) for N in table.N or [problem.N]]
+    return table, [(shape.build(), None) for shape in shapes]
 
 
 def _world(own: dict[str, Any], world: dict[str, Any]) -> ProblemTable:
@@ -127,11 +133,13 @@ def _world(own: dict[str, Any], world: dict[str, Any]) -> ProblemTable:
 
 def training_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
     table, families = _asked(experiment)
-    return ProblemSet(families, "training", table.instances, experiment.seed, dtype)
+    made, graphs = zip(*families, strict=True)
+    return ProblemSet(list(made), "training", table.instances, experiment.seed, dtype, list(graphs))
 
 
 def validation_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
     table, families = _asked(experiment)
     count = len(families) if table.worlds is not None else min(VALIDATED_SHAPES, len(families))
-    chosen = [families[round(k * (len(families) - 1) / max(count - 1, 1))] for k in range(count)]
-    return ProblemSet(chosen, "validation", max(1, table.validation_instances // count), experiment.seed, dtype)
+    chosen, graphs = zip(*(families[round(k * (len(families) - 1) / max(count - 1, 1))] for k in range(count)), strict=True)
+    each = max(1, table.validation_instances // count)
+    return ProblemSet(list(chosen), "validation", each, experiment.seed, dtype, list(graphs))
