@@ -35,7 +35,7 @@ RAMP = 4.0
 """β_i is at most k/(k + this): momentum begins at zero."""
 REACH = 1.8
 """p_i at most, in units of 1/L_i, where curvature is known (milodo/learned/region.py)."""
-LATE, LATEST = 6.0, 150
+LATE, LATEST = 6.0, 120
 """log(k + 1) of some hundred iterations, which the network sees as one; and the last k that it tells from later ones."""
 TINY = 1e-6
 """Added to ratios before their logarithms."""
