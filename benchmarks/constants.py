@@ -1,78 +1,188 @@
-"""The best constants in the paper's rule without momentum: where special initialisation of MiLoDo should start.
+"""The best constants in the paper's rule, with momentum or without, in the units of MiLoDo: where its training begins.
 
-    python benchmarks/constants.py EXPERIMENT        on the tuning instances of its problem and graph; about three minutes
+    python benchmarks/constants.py EXPERIMENT [EXPERIMENT ...]
+    python benchmarks/constants.py --paper EXPERIMENT     without momentum (alpha = 1)
 
-p_i = γ, p_ij,1 = c_s w_ij/(2γ), p_ij,2 = c_u w_ij/2 (milodo/algorithms/lepdo.py with alpha = 1) over a whole grid, because the
-large steps converge only where c_s is small and c_u near 2: a coordinate-wise search never finds them. What is fastest to the
-target is proposed if a tenth more γ works, too, on every tuning instance.
+p_i = γ/L_i, β = 1 - α, D_i = γ c_u/(c_s L_i), p_ij,1 = min(1/D_i, 1/D_j) c_u w_ij/2 and p_ij,2 = D_i p_ij,1, annealed as MiLoDo
+anneals (milodo/learned/momentum.py), within its region. An evolution on a logarithmic scale over tuning instances of the
+experiment's training problems makes the mean of log10(iterations to each of its `validation_gaps`) small. Minutes of one core.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from milodo.algorithms import LEPDO
+from milodo.algorithms.parameters import Space
+from milodo.algorithms.rule import Here, Ratio, Rule, Source
 from milodo.bench.recorder import sample_times
-from milodo.bench.tuning import GROUP_NUMBERS, MARGIN, _Group
 from milodo.config import load_experiment
-from milodo.judge import Judge
-from milodo.network import StackedObserver
-from milodo.problems import instance_seeds, optimum
+from milodo.learned.milodo import ANNEAL_AFTER
+from milodo.learned.momentum import MOST_ANNEALED
+from milodo.learned.region import DEEPEST, Region, mixing_bound, mixing_gap
+from milodo.loop import advance, iterate
+from milodo.metrics import mean_point
+from milodo.network import Network, StackedObserver
+from milodo.problems import Problem, instance_seeds, optimum
+from milodo.training.problem_set import training_families
+from milodo.types import EdgeTensor, NodeTensor, Step
 
-STEPS = np.geomspace(1.5, 7, 8)
-"""γ in units of 1/L."""
-DUAL = (0.2, 0.5, 1.0, 2.0, 3.0)
-MIXING = (1.0, 1.4, 1.8, 2.2)
-TARGET = 1e-2
+NAMES = ("gamma", "alpha", "c_s", "c_u")
+START = {"gamma": 1.4, "alpha": 0.15, "c_s": 0.3, "c_u": 1.6}
+SPREAD = np.array([0.4, 1.0, 1.0, 0.2])
+"""Standard deviations of the first generation, of logarithms."""
+POPULATION, ELITE, GENERATIONS = 20, 5, 14
+PUSHED = np.array([1.1, 1, 1, 1])
+"""Candidates are judged with a tenth more gamma, so that what is proposed has that to spare."""
+LARGEST, NEAR = 0.95, 1.2
+"""Of c_s/c_u, which the region wants below 1; and the spread of MiLoDo's region."""
+INSTANCES, FEW = 6, 3
+GAPS = (1e-1, 1e-2, 1e-3, 1e-5)
 
-Candidate = dict[str, float]
+
+@dataclass(frozen=True)
+class Constant(Source):
+    """Constants in units of 1/L_i, each a tensor over candidates [C, 1, ..., 1]."""
+
+    gamma: Tensor
+    alpha: Tensor
+    c_s: Tensor
+    c_u: Tensor
+
+    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> tuple[int, Tensor]:
+        return 1, problem.lipschitz().unsqueeze(-1)
+
+    def _annealed(self, memory: Any) -> float:
+        return min(max(memory[0] / ANNEAL_AFTER, 1.0), MOST_ANNEALED)
+
+    def momentum(self, memory: Any) -> Step:
+        return 1 - self.alpha / self._annealed(memory)
+
+    def primal(self, memory: Any, here: Here, problem: Problem) -> tuple[Step, Any]:
+        return self.gamma / memory[1], memory
+
+    def edges(self, memory: Any, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, Ratio, Any]:
+        k, L = memory
+        D = self.gamma * self.c_u / self.c_s / L * self._annealed(memory)
+        p1 = net.both((1 / net.spread(D)).expand(*dz.shape[:-1], 1).contiguous(), smaller=True) * self.c_u * net.w / 2
+        return p1, Ratio(D), (k + 1, L)
 
 
-def search(name: str, instances: int = 6, iterations: int = 800) -> list[tuple[float, float, Candidate]]:
-    """(iterations to the target, mean gap at the end, constants), best first; those whose γ x 1.1 diverges are left out."""
+@dataclass(frozen=True)
+class Candidates(Rule):
+    """The rule with the constants of all candidates side by side."""
+
+    constants: Constant
+    rounds: ClassVar[int] = 1
+    space: ClassVar[Space] = {}
+
+    @property
+    def source(self) -> Source:
+        return self.constants
+
+
+@dataclass(frozen=True)
+class Case:
+    """Instances of one problem on the experiment's network."""
+
+    problem: Problem
+    net: Network
+    iterations: int
+    gaps: tuple[float, ...]
+    best: Tensor
+
+    @torch.no_grad()
+    def costs(self, candidates: np.ndarray) -> Tensor:
+        """log10 of the iterations to each gap [gaps, C, instances]; twice the budget where one is not reached."""
+        like = self.problem.zeros()
+        columns = [like.new_tensor(v).reshape(-1, *[1] * like.ndim) for v in candidates.T]
+        method, start = Candidates(Constant(*columns)), self.problem.start()
+        state = next(iterate(method, self.problem, self.net, x0=start.expand(len(candidates), *start.shape)))
+        k, first = 0, torch.full((len(self.gaps), len(candidates), len(self.best)), 2.0 * self.iterations)
+        for looked_at in sample_times(self.iterations, 60)[1:]:
+            while k < looked_at:
+                k += 1
+                state = advance(method, state, self.problem, self.net, k)
+            gap = self.problem.objective(mean_point(state.x, StackedObserver()), StackedObserver()) - self.best
+            for at, aim in zip(first, self.gaps, strict=True):
+                at[(gap <= aim) & (at > self.iterations)] = float(looked_at)
+            gone = ~(gap < 1e9)
+            if bool(gone.any()):  # nan is slow, and never comes back
+                state = state._replace(
+                    x=torch.where(gone[..., None, None], 0.0, state.x), y=torch.where(gone[..., None, None], 0.0, state.y)
+                )
+                first[:, gone] = 2.0 * self.iterations
+            if float(first.max()) <= self.iterations:
+                break
+        return first.log10()
+
+
+def cases(name: str, instances: int, first: int) -> list[Case]:
     experiment = load_experiment(name)
-    table, problem = experiment.training, experiment.problem
-    if table is not None:
-        problem = problem.model_copy(update={"d": table.d or problem.d, "N": (table.N or [problem.N])[0]})
-    sampled = problem.build().sample(instance_seeds("tuning", instances, experiment.seed))
-    net = experiment.network.network(seed=experiment.seed, dtype=torch.float64)
-    unit, best = 1 / float(sampled.lipschitz().max()), optimum(sampled).value
-    target = TARGET * float(best.abs().mean().clamp(max=1))
-    grid = [{"gamma": float(a * unit), "c_s": s, "c_u": u} for a, s, u in itertools.product(STEPS, DUAL, MIXING)]
-    print(f"{name}: 1/L = {unit:.4g}, target {target:.1e}, {len(grid)} candidates on {instances} tuning instances")
+    table = experiment.training
+    assert table is not None
+    families = training_families(experiment)
+    if len(families) > FEW:
+        families = [families[k] for k in (0, 1, len(families) - 1)]
+    gaps, found = tuple(table.validation_gaps or GAPS), []
+    for family in families:
+        sampled = family.sample(instance_seeds("tuning", first + instances, experiment.seed)[first:])
+        net = experiment.network.network(seed=experiment.seed, dtype=torch.float64)
+        found.append(Case(sampled, net, table.validation_iterations, gaps, optimum(sampled).value))
+    return found
 
-    def run(candidates: list[Candidate]) -> list[tuple[float, float, Candidate]]:
-        judge = Judge(sampled, StackedObserver(), steps=iterations)
-        size = max(1, GROUP_NUMBERS // sampled.zeros().numel())
-        found = []
-        for part in (candidates[start : start + size] for start in range(0, len(candidates), size)):
-            group = _Group(lambda own: LEPDO(**own), sampled, net, {"alpha": 1.0}, part)
-            for k in sample_times(iterations, 40):
-                group.advance(k)
-                group.look(best, judge)
-            for candidate, seen in zip(part, group.gaps, strict=True):
-                crossed = (k for k, gap in seen if gap <= target)
-                found.append((next(crossed, math.inf), seen[-1][1], candidate))
-        return found
 
-    front = [row for row in sorted(run(grid), key=lambda row: row[:2]) if math.isfinite(row[1])][:24]
-    pushed = run([{**candidate, "gamma": candidate["gamma"] * MARGIN} for _, _, candidate in front])
-    return [row for row, push in zip(front, pushed, strict=True) if push[1] <= 2 * max(row[1], target)]
+def score(own: list[Case], candidates: np.ndarray) -> np.ndarray:
+    return np.mean([case.costs(candidates).mean((0, 2)).numpy() for case in own], axis=0)
+
+
+def search(name: str, paper: bool) -> None:
+    own, other = cases(name, INSTANCES, 0), cases(name, INSTANCES, INSTANCES)
+    net = own[0].net
+    most, gap = float((2 * mixing_bound(net.topology) / net.w64).min()), mixing_gap(net.topology) / NEAR
+    rng, mean, spread = np.random.default_rng(0), np.log([START[name] for name in NAMES]), SPREAD
+    tried: list[tuple[float, tuple[float, ...]]] = []
+    for _ in range(GENERATIONS):
+        drawn = np.exp(mean + spread * rng.standard_normal((POPULATION, len(NAMES))))
+        drawn[:, 3] = drawn[:, 3].clip(0.3, most)
+        drawn[:, 1:3] = within(drawn, gap, most) if not paper else np.stack([np.ones(POPULATION), drawn[:, 2]], axis=1)
+        scores = score(own, drawn * PUSHED)
+        order = np.argsort(scores)[:ELITE]
+        tried += [(float(scores[k]), tuple(drawn[k])) for k in range(POPULATION)]
+        mean = 0.5 * mean + 0.5 * np.log(drawn[order]).mean(0)
+        spread = 0.6 * spread + 0.5 * np.log(drawn[order]).std(0)
+    print(f"{name}: c_u at most {most:.4g}; log10 iterations with a tenth more gamma, and as they are on other instances")
+    for pushed, constants in sorted(tried)[:3]:
+        values = ", ".join(f"{n} = {v:.4g}" for n, v in zip(NAMES, constants, strict=True))
+        found = [case.costs(np.array([constants])) for case in other]
+        held = np.mean([float(at.mean()) for at in found])
+        medians = "; ".join(" / ".join(f"{10**v:.0f}" for v in at.squeeze(1).median(-1).values.tolist()) for at in found)
+        print(f"  {values}: {pushed:.4f}, {held:.4f}, medians {medians}", flush=True)
+
+
+def within(drawn: np.ndarray, gap: float, most: float) -> np.ndarray:
+    """alpha and c_s as the region wants them."""
+    c_s = drawn[:, 2].clip(0, LARGEST * drawn[:, 3])
+    least = []
+    for s, c_u in zip(c_s / drawn[:, 3], drawn[:, 3], strict=True):
+        share = c_u / most
+        region = Region(0.9, 1.0, NEAR, gap * share, DEEPEST * share)
+        least.append(float(region.least_alpha(torch.tensor(s, dtype=torch.float64))))
+    return np.stack([np.maximum(drawn[:, 1], least).clip(0.01, 1), c_s], axis=1)
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    if len(sys.argv) != 2:
+    names = [word for word in sys.argv[1:] if word != "--paper"]
+    if not names:
         sys.exit(__doc__)
-    with torch.no_grad():
-        for k, gap, constants in search(sys.argv[1])[:8]:
-            said = ", ".join(f"{name} = {value:.4g}" for name, value in constants.items())
-            print(f"  {said}: {k:,.0f} iterations, then {gap:.1e}" if math.isfinite(k) else f"  {said}: a mean gap of {gap:.1e}")
+    for name in names:
+        search(name, "--paper" in sys.argv)
 
 
 if __name__ == "__main__":

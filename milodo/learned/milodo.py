@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
 import torch
@@ -17,7 +16,7 @@ from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
 from milodo.learned.momentum import COLUMNS, MovingNetworks
 from milodo.learned.per_node import Inputs, Networks, PerNode
-from milodo.learned.region import SPREAD, Region, before_sigmoid, dual_bound, mixing_bound
+from milodo.learned.region import DEEPEST, SPREAD, Region, before_sigmoid, mixing_bound, mixing_gap
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -46,6 +45,7 @@ class MiLoDoSettings(Settings):
     momentum: Share = 0.0
     reach: Positive = REACH
     spread: Spread = SPREAD
+    deepest: Positive = DEEPEST
     lookahead: Lookahead = 0.5
     anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER
     local_steps: Period = 1
@@ -76,6 +76,8 @@ class MiLoDoRecipe(Recipe):
     """With momentum: p_i at most, in units of 1/L_i where inputs are relative."""
     spread: Spread = SPREAD
     """With momentum: how many times smaller than their largest values weights on edges may be."""
+    deepest: Positive = DEEPEST
+    """With momentum: the largest eigenvalue of the mixing, at most 1.3; easy problems want about 1."""
     lookahead: Lookahead = 0.5
     """With momentum: how far ahead the gradient is taken, as a share of the momentum; 1 is Nesterov's."""
     anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER
@@ -131,6 +133,7 @@ class MiLoDo(Rule, PerNode):
         momentum: float = 0.0,
         reach: float = REACH,
         spread: float = SPREAD,
+        deepest: float = DEEPEST,
         lookahead: float = 0.5,
         anneal_after: int = ANNEAL_AFTER,
         local_steps: int = 1,
@@ -146,13 +149,13 @@ class MiLoDo(Rule, PerNode):
                 f"{self.topology} has no edges, and MiLoDo learns what to say over edges. Use a graph of at least two nodes."
             )
         self.momentum, self.reach, self.spread, self.lookahead = momentum, reach, spread, lookahead
-        self.anneal_after = whole("anneal_after", anneal_after)
-        self.region = _region(self.topology, momentum, reach, spread) if momentum else None
+        self.deepest, self.anneal_after = deepest, whole("anneal_after", anneal_after)
+        self.region = Region(momentum, reach, spread, mixing_gap(self.topology, deepest) / spread, deepest) if momentum else None
         self.phi_m = Bank(n, 2, 1, hidden) if self.region is None else Bank(n, COLUMNS, 2, hidden)
         self.phi_s = Bank(n, width, width, hidden)
         self.phi_u = Bank(n, width, width if self.region is None else 1, hidden)
         if self.region is not None:
-            self.register_buffer("mixing_bound", mixing_bound(self.topology)[self._arcs()], persistent=False)
+            self.register_buffer("mixing_bound", mixing_bound(self.topology, deepest)[self._arcs()], persistent=False)
 
     def settings(self) -> MiLoDoSettings:
         return MiLoDoSettings(**{name: getattr(self, name) for name in MiLoDoSettings.model_fields})
@@ -185,11 +188,6 @@ class MiLoDo(Rule, PerNode):
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
         return super().init(x0, problem, net)
-
-
-def _region(graph: Topology, momentum: float, reach: float, spread: float) -> Region:
-    region = Region(momentum, reach, spread)  # checks its numbers
-    return replace(region, theta=dual_bound(mixing_bound(graph), graph, spread))
 
 
 def _known(inputs: Inputs) -> Inputs:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from milodo.algorithms.rule import WARM_UP, Here, Ratio, Rule, Source, State
 from milodo.errors import whole
 from milodo.learned.base import WIDEST, Learned, Positive, Recipe, Settings, Width
-from milodo.learned.region import SPREAD, dual_bound, mixing_bound
+from milodo.learned.region import DEEPEST, MARGIN, SPREAD, STEEPEST, mixing_bound, mixing_gap
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology, topology
@@ -99,8 +99,8 @@ class Memory(NamedTuple):
     p1: EdgeTensor
     bound: Tensor
     """b_ij [m, 1]."""
-    theta: float
-    """Of σ(β), by the graph."""
+    gap: float
+    """The smallest eigenvalue of the mixing but 0."""
 
 
 class Shared(Rule, Learned):
@@ -165,17 +165,23 @@ class Shared(Rule, Learned):
 
 @lru_cache(maxsize=64)
 def _stable(graph: Topology) -> tuple[Tensor, float]:
-    """What nodes may take of each other [m, 1] by arc of the whole graph, and θ of its dual steps."""
-    bound = mixing_bound(graph)
-    return bound, dual_bound(bound, graph, SPREAD)
+    """What nodes may take of each other [m, 1] by arc of the whole graph, and the smallest eigenvalue of the mixing but 0."""
+    return mixing_bound(graph), mixing_gap(graph) / SPREAD
 
 
 def _rows(net: Network) -> tuple[Tensor, float]:
     """The same for the arcs held here."""
-    bound, theta = _stable(net.topology)
+    bound, gap = _stable(net.topology)
     number = {arc: k for k, arc in enumerate(net.topology.arcs)}
     rows: Sequence[int] = [number[arc] for arc in net.arcs]
-    return bound[rows].to(net.device, net.dtype), theta
+    return bound[rows].to(net.device, net.dtype), gap
+
+
+def most_sigma(alpha: Tensor, gap: float) -> Tensor:
+    """σ = p_i / D_i at most where 1 - β_i is alpha: what inverts Region.least_alpha."""
+    near_one = MARGIN * (1 / ((1 - alpha).clamp(min=torch.finfo(alpha.dtype).tiny) * (1 - gap / 3)) - 1)
+    below = MARGIN * (2 * (2 - DEEPEST) - 4 * (DEEPEST - 1) * (1 - alpha)) / DEEPEST
+    return torch.minimum(torch.minimum(near_one, STEEPEST * alpha), below).clamp(max=1.0)
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,7 @@ class SharedNetwork(Source):
         if problem.knows_lipschitz:
             p = torch.minimum(p, REACH / problem.lipschitz().unsqueeze(-1))
         share = (-REACH_SHARE * (-FULL - o_share).sigmoid()).exp()
-        sigma = share * memory.theta * alpha / (1 + (memory.theta - 1) * alpha)
+        sigma = share * most_sigma(alpha, memory.gap)
         alpha = alpha.clamp(min=RAMP / (memory.k + 1 + RAMP))
         return p, memory._replace(scale=scale, sigma=sigma, alpha=alpha, D=p / sigma)
 

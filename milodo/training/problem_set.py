@@ -104,17 +104,24 @@ def _read_optima(file: Path) -> dict[int, float]:
     return {int(seed): value for seed, value in pairs if seed.isdecimal() and isinstance(value, float)}
 
 
-def _asked(experiment: Experiment) -> tuple[TrainingTable, list[tuple[Family, str | None]]]:
-    """The families, and the graph of each where it is not the experiment's."""
-    table, problem = experiment.training, experiment.problem
-    assert table is not None
+def _table(experiment: Experiment) -> TrainingTable:
+    assert experiment.training is not None
+    return experiment.training
+
+
+def training_families(experiment: Experiment) -> list[Family]:
+    """Of the problems that an optimizer is trained on: one, one a shape, or one a world."""
+    table, problem = _table(experiment), experiment.problem
     if table.worlds is not None:
         own = problem.model_dump(exclude_none=True)
-        graphs = [world.get("topology") for world in table.worlds]
-        worlds = [{key: value for key, value in world.items() if key != "topology"} for world in table.worlds]
-        return table, [(_world(own, world).build(), graph) for world, graph in zip(worlds, graphs, strict=True)]
-    shapes = [problem.model_copy(update={"d": table.d or problem.d, "N": N}) for N in table.N or [problem.N]]
-    return table, [(shape.build(), None) for shape in shapes]
+        return [_world(own, {k: v for k, v in world.items() if k != "topology"}).build() for world in table.worlds]
+    return [problem.model_copy(update={"d": table.d or problem.d, "N": N}).build() for N in table.N or [problem.N]]
+
+
+def training_graphs(experiment: Experiment) -> list[str | None]:
+    """The graph of each of them; None for the experiment's."""
+    table = _table(experiment)
+    return [None] * len(table.N or [None]) if table.worlds is None else [world.get("topology") for world in table.worlds]
 
 
 def _world(own: dict[str, Any], world: dict[str, Any]) -> ProblemTable:
@@ -132,14 +139,15 @@ def _world(own: dict[str, Any], world: dict[str, Any]) -> ProblemTable:
 
 
 def training_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
-    table, families = _asked(experiment)
-    made, graphs = zip(*families, strict=True)
-    return ProblemSet(list(made), "training", table.instances, experiment.seed, dtype, list(graphs))
+    families, graphs = training_families(experiment), training_graphs(experiment)
+    return ProblemSet(families, "training", _table(experiment).instances, experiment.seed, dtype, graphs)
 
 
 def validation_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
-    table, families = _asked(experiment)
+    table, families, graphs = _table(experiment), training_families(experiment), training_graphs(experiment)
     count = len(families) if table.worlds is not None else min(VALIDATED_SHAPES, len(families))
-    chosen, graphs = zip(*(families[round(k * (len(families) - 1) / max(count - 1, 1))] for k in range(count)), strict=True)
+    chosen = [round(k * (len(families) - 1) / max(count - 1, 1)) for k in range(count)]
     each = max(1, table.validation_instances // count)
-    return ProblemSet(list(chosen), "validation", each, experiment.seed, dtype, list(graphs))
+    return ProblemSet(
+        [families[k] for k in chosen], "validation", each, experiment.seed, dtype, [graphs[k] for k in chosen]
+    )

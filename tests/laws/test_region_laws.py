@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo, special_initialisation
 from milodo.learned.momentum import MOST_ANNEALED
-from milodo.learned.region import DEEPEST, LEAST_STEP, ROUNDING, SPREAD, Region, mixing_bound, radius
+from milodo.learned.region import DEEPEST, LEAST_STEP, SPREAD, Region, mixing_bound
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, StackedNetwork, degraded
 from milodo.problems import L1, Lasso, LeastSquares, Logistic, optimum
@@ -83,12 +84,31 @@ def test_annealing_divides_dual_steps_and_what_momentum_lacks_by_k():
     assert float((1 - late.memory.beta).max()) < 0.7 * float((1 - early.memory.beta).min())
 
 
+def radius(region, sigma, alpha, reach, lookahead):
+    """The largest modulus of the roots of (ξ - 1)(ξ² - c₁ξ + c₀) + σ(1 - a)ξ² over a and t [as many as σ]."""
+    gap = torch.logspace(math.log10(region.gap), math.log10(region.deepest), 40, dtype=torch.float64)
+    sigma, alpha = (v.reshape(-1, 1, 1) for v in (sigma, alpha))
+    a, share, beta = 1 - gap.reshape(-1, 1), torch.linspace(0, 1, 11, dtype=torch.float64), 1 - alpha
+    t = reach * a * share
+    c1, c0 = (1 + beta) * a - (1 + lookahead * beta) * t, beta * (a - lookahead * t)
+    companion = torch.zeros(*c1.shape, 3, 3, dtype=torch.float64)
+    companion[..., 1, 0] = companion[..., 2, 1] = 1
+    companion[..., 0, :] = torch.stack([1 + c1 - sigma * (1 - a), -c1 - c0, c0], dim=-1)
+    return torch.linalg.eigvals(companion).abs().amax((-1, -2, -3))
+
+
 @pytest.mark.parametrize("reach, lookahead", [(1.8, 0.5), (1.98, 0.5), (1.2, 1.0), (1.5, 0.75)])
-def test_the_region_is_stable_mode_by_mode(reach, lookahead):
-    """With σ <= 1 - β on any graph; a reach a little over 4/(1 + 2h) is not stable."""
-    assert radius(1.0, 1e-4, reach, lookahead) <= 1 + ROUNDING
-    assert radius(1.0, 1e-4, 1.03 * 4 / (1 + 2 * lookahead), lookahead) > 1 + 1e-4
-    assert radius(1.5, 1e-3, reach, lookahead) > 1 + 1e-4 and radius(2.0, 0.3, reach, lookahead) <= 1 + ROUNDING
+@pytest.mark.parametrize("gap", [0.003, 0.1, 0.5])
+@pytest.mark.parametrize("deepest", [0.9, 1.1, 1.26, 1.3])
+def test_the_region_is_stable_mode_by_mode(deepest, gap, reach, lookahead):
+    """Whatever β may be; a reach a little over 4/(1 + 2h) is not."""
+    region = Region(0.98, reach, 4.0, gap, deepest)
+    sigma = torch.logspace(-3, 0, 25, dtype=torch.float64)
+    for s in (0.0, 0.5, 1.0):
+        alpha = region.least_alpha(sigma) ** s
+        assert float(radius(region, sigma, alpha, reach, lookahead).max()) <= 1 + 1e-9
+    if gap < 0.01:
+        assert float(radius(region, sigma, region.least_alpha(sigma), 1.03 * 4 / (1 + 2 * lookahead), lookahead).max()) > 1 + 1e-4
 
 
 @pytest.mark.parametrize("graph", ["ring(6)", "star(6)"])
@@ -96,7 +116,7 @@ def test_the_region_is_stable_mode_by_mode(reach, lookahead):
 def test_weights_that_change_in_every_iteration_lead_there_too_and_lie_in_the_region(kind, graph):
     problem, net = Lasso(6, 8, 12, 0.05).sample(range(DRAWS)), StackedNetwork(graph)
     optimizer, L = drawn(graph, 0.9, 1, **kind), problem.lipschitz().unsqueeze(-1)
-    reach, theta = optimizer.reach, optimizer.region.theta
+    reach, least = optimizer.reach, optimizer.region.least_alpha
     bound, sums = optimizer.mixing_bound, []
     with torch.no_grad():
         for k, state in enumerate(iterate(optimizer, problem, net)):
@@ -105,8 +125,7 @@ def test_weights_that_change_in_every_iteration_lead_there_too_and_lie_in_the_re
             if k in (1, 7, 300, 6000):
                 slack = 1 + 1e-12
                 assert bool(((p * L >= reach * LEAST_STEP / slack) & (p * L <= reach * slack)).all())
-                most = theta * D * (1 - beta) / (1 + (theta - 1) * (1 - beta))
-                assert bool(((beta >= 0) & (p <= slack * D) & (p <= slack * most)).all())
+                assert bool(((beta >= 0) & (p <= slack * D) & (1 - beta >= least((p / D).clamp(max=1.0)) / slack)).all())
                 assert bool(((p1 > 0) & (net.spread(D) * p1 <= bound * slack)).all())
                 assert torch.equal(p1, net.swap(p1))
             if k == 6000:
@@ -171,7 +190,10 @@ def test_constants_outside_the_region_are_refused_in_a_sentence():
         ({"gamma": 2.0, "alpha": 0.04, "c_s": 0.06, "c_u": 1.5}, "gamma is 2, and the region of stable weights has 0.45 to 1.8"),
         ({"gamma": 1.0, "alpha": 0.04, "c_s": 1.0, "c_u": 1.5}, "gamma c_u / c_s is 1.5"),
         ({"gamma": 1.0, "alpha": 0.04, "c_s": 0.06, "c_u": 2.2}, "share of its largest value, is 1.16"),
-        ({"gamma": 1.0, "alpha": 0.02, "c_s": 0.06, "c_u": 1.5}, "alpha is 0.02, and the region of stable weights has 0.02"),
+        (
+            {"gamma": 1.0, "alpha": 0.015, "c_s": 0.06, "c_u": 1.5},
+            "alpha is 0.015, and the region of stable weights has 0.02 to 1",
+        ),
     ):
         with pytest.raises(InvalidInput, match=said):
             special_initialisation(optimizer, net, **constants)
@@ -300,6 +322,10 @@ def test_the_ranges_are_what_the_region_says():
         (region.step(ends, ends + 1.5), LEAST_STEP * 1.5, 1.5),
         (region.ratio(ends), 1.5 / 0.02 / SPREAD, 1.5 / 0.02),
         (region.mixing(ends), 1 / SPREAD, 1.0),
-        (region.momentum(ends, ends * 0 + 1.5, ends * 0 + 1.5 / 0.02), 0.0, 0.98),
+        (
+            region.momentum(ends, ends * 0 + 1.5, ends * 0 + 1.5 / 0.02),
+            0.0,
+            1 - float(region.least_alpha(torch.tensor(0.02, dtype=torch.float64))),
+        ),
     ):
         torch.testing.assert_close(values, torch.tensor([low, high], dtype=torch.float64), rtol=1e-12, atol=1e-12)

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from milodo.algorithms.rule import WARM_UP
 from milodo.learned import Shared
-from milodo.learned.region import radius
-from milodo.learned.shared import ALPHA, INPUTS, OUTPUTS, RAMP, REACH, Tensors
+from milodo.learned.region import Region, mixing_gap
+from milodo.learned.shared import ALPHA, INPUTS, OUTPUTS, RAMP, REACH, Tensors, most_sigma
 from milodo.loop import iterate
 from milodo.network import StackedNetwork, degraded
 from milodo.problems import L1, Lasso, LeastSquares, Logistic, Neural, optimum
@@ -89,12 +89,17 @@ def test_what_it_chooses_is_symmetric_positive_and_within_the_region(graph):
             if k:
                 assert bool(((memory.alpha > 0) & (memory.alpha <= 1)).all()) and float(memory.alpha.min()) > ALPHA / 3.1
                 assert bool(((memory.D > 0) & (memory.sigma * memory.D * L <= REACH * slack)).all())
-                assert bool((memory.sigma * (1 - (1 - memory.theta) * memory.alpha.clamp(max=1)) > 0).all())
                 assert bool(((memory.p1 > 0) & (net.spread(memory.D) * memory.p1 <= memory.bound * slack)).all())
                 assert torch.equal(memory.p1, net.swap(memory.p1))
                 assert k <= WARM_UP or k % optimizer.every == 1 or memory.D is last
             last = memory.D
-    assert radius(1.0, 1e-3) <= 1 + 1e-9  # σ <= θ(1 - β), as the region has it
+
+
+@pytest.mark.parametrize("graph", ["ring(50)", "grid(3x3)", "complete(5)"])
+def test_its_dual_steps_are_the_largest_of_the_region(graph):
+    gap, alpha = mixing_gap(topology(graph)) / 4, torch.linspace(0.03, 0.9, 50, dtype=torch.float64)
+    sigma = most_sigma(alpha, gap)
+    torch.testing.assert_close(Region(0.99, 1.8, 4.0, gap).least_alpha(sigma)[sigma < 1], alpha[sigma < 1], rtol=1e-12, atol=0)
 
 
 def test_a_limit_is_primal_and_dual_optimal():
