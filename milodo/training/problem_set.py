@@ -148,6 +148,4 @@ def validation_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
     count = len(families) if table.worlds is not None else min(VALIDATED_SHAPES, len(families))
     chosen = [round(k * (len(families) - 1) / max(count - 1, 1)) for k in range(count)]
     each = max(1, table.validation_instances // count)
-    return ProblemSet(
-        [families[k] for k in chosen], "validation", each, experiment.seed, dtype, [graphs[k] for k in chosen]
-    )
+    return ProblemSet([families[k] for k in chosen], "validation", each, experiment.seed, dtype, [graphs[k] for k in chosen])

@@ -61,7 +61,10 @@ class Scaled(nn.Module):
 
     def __init__(self, inner, scales):
         super().__init__()
-        self.scales, self.held = scales, nn.ParameterList([c * p.detach() for c, p in zip(scales, inner.parameters(), strict=True)])
+        self.scales, self.held = (
+            scales,
+            nn.ParameterList([c * p.detach() for c, p in zip(scales, inner.parameters(), strict=True)]),
+        )
 
     def forward(self, x):
         w_1, b_1, w_2, b_2 = (p / c for c, p in zip(self.scales, self.held, strict=True))
