@@ -4,8 +4,8 @@
     python benchmarks/networks.py cnn                 those whose names begin so
     python benchmarks/networks.py --out docs/records/networks      where results are kept: what is there is not run again
 
-Each rival's step size, momentum and, of LEPDO, dual step are searched over a grid, for the lowest loss at the end on one instance of
-the case. Then all run on other instances. Iterations are to the loss at which the best tuned rival ends, the mean over the
+Each rival's step size, momentum and, of LEPDO, dual step are searched over a grid, for the lowest loss at the end on one instance
+of the case. Then all run on other instances. Iterations are to the loss at which the best tuned rival ends, the mean over the
 instances deciding which that is; a rival's own are counted so, too. Goal: at most 1.1x of the best rival's. Losses are of the
 average model on the training images of all nodes (some of them where a case says so), accuracies on the test part. Untrained is
 the same method whose network says nothing. One thread; needs MNIST and CIFAR-10 (docs/data.md).
@@ -32,7 +32,8 @@ from milodo.learned.checkpoint import load_optimizer
 from milodo.loop import iterate
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
-from milodo.problems import FAMILIES, NeuralFamily, Problem, instance_seeds
+from milodo.problems import FAMILIES, Problem, instance_seeds
+from milodo.problems.neural_families import NeuralFamily
 
 GOAL = 1.1
 LOOKS = 20
@@ -164,7 +165,7 @@ def main() -> None:
             continue
         longer = 3 * case.iterations // 2
         for label, method in (("untrained", Shared(case.graph)), ("milodo-networks", load_optimizer("milodo-networks")[0])):
-            methods[label] = kept.get(f"{label}: runs", lambda m=method, case=case: race(m, case, longer))
+            methods[label] = kept.get(f"{label}: runs", lambda m=method, case=case, most=longer: race(m, case, most))
         report(name, case, methods, constants)
 
 

@@ -55,8 +55,8 @@ class TrainingTable(Table):
     good_for: str = ""
     """One sentence for `milodo optimizers`."""
     loss: Literal["objective", "log-objective", "log-gap"] = "objective"
-    """'objective' is the paper's f(x) + r(x) at the average, 'log-objective' its logarithm; 'log-gap' its logarithmic distance from
-    the certified optimum."""
+    """'objective' is the paper's f(x) + r(x) at the average, 'log-objective' its logarithm; 'log-gap' that of its distance
+    from the certified optimum."""
     consensus: NonNegativeNumber = 0.0
     """Weight of the consensus error in the loss; the paper's loss sees only the average."""
     instances: Instances = 512
@@ -68,7 +68,7 @@ class TrainingTable(Table):
     network: NetworkTable | None = None
     """[training.network]: the links it is trained on; [network] unless given."""
     worlds: list[dict[str, Any]] | None = None
-    """[[training.worlds]]: problems of several kinds, each what of [problem] is different, with a `topology` of its own perhaps;
+    """[[training.worlds]]: problems of several kinds, each what of [problem] is different, and may have its `topology`;
     [problem] itself unless given."""
     evolution: EvolutionTable | None = None
     """Evolution strategies in place of truncated backpropagation, if given; stages then have K_T = K."""
