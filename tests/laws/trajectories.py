@@ -37,7 +37,7 @@ LARGE = "ring(100)"
 STEPS, D = 20, 7
 SMALL = {
     "gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1, "c_s": 0.05, "c_u": 1.0,
-    "theta": 0.5, "sigma": 0.5, "inner": 5, "bits": 2, "local_steps": 3,
+    "theta": 0.5, "sigma": 0.5, "inner": 5, "bits": 2, "local_steps": 3, "lookahead": 0.5,
 }  # fmt: skip
 WILD = {"gamma": 3.0, "momentum": 0.999, "dual": 1.0, "K": 1}
 """Some thirty times too long a step: nodes of a guarded method go up a level several times."""
