@@ -4,11 +4,11 @@
     python benchmarks/networks.py cnn                 those whose names begin so
     python benchmarks/networks.py --out docs/records/networks      where results are kept: what is there is not run again
 
-Each rival's step size and momentum are searched over a grid (LEPDO with c_s = 0.3 and c_u = 1.5), for the lowest loss at the end on
-one instance of the case. Then all run on other instances. Iterations are to the loss at which the best tuned rival ends, the mean over the
-instances deciding which that is; a rival's own are counted so, too. Goal: at most 1.1x of the best rival's. Losses are of the
-average model on the training images of all nodes (some of them where a case says so), accuracies on the test part. Untrained is
-the same method whose network says nothing. One thread; needs MNIST and CIFAR-10 (docs/data.md).
+Each rival's step size and momentum are searched over a grid (LEPDO with c_s = 0.3 and c_u = 1.5), for the lowest loss at the end
+on one instance of the case. Then all run on other instances. Iterations are to the loss at which the best tuned rival ends, the
+mean over the instances deciding which that is; a rival's own are counted so, too. Goal: at most 1.1x of the best rival's. Losses
+are of the average model on the training images of all nodes (some of them where a case says so), accuracies on the test part.
+Untrained is the same method whose network says nothing. One thread; needs MNIST and CIFAR-10 (docs/data.md).
 """
 
 from __future__ import annotations
