@@ -116,10 +116,12 @@ class Shared(Rule, Learned):
     where size is the root mean square of x⁰ over the coordinate's tensor (`Problem.tensors`), ⟨·⟩ the mean over that tensor,
     σ(β) and b_ij what milodo/learned/region.py allows, and o the bounded outputs of the network. With o = 0 these are
     per-tensor step sizes and Adam's second moments in the paper's rule. Neighbours agree on p_ij,1 in the first 20 iterations and
-    in each `every`-th after them; an iteration sends one vector an edge, and one more when they agree.
+    in each `every`-th after them; an iteration sends one vector an edge, and one more when they agree. In between o and D_i stay,
+    and p_i falls where gradients grow, but never rises above σ_i D_i.
 
     Whatever the network says, 0 < p_i, p_ij,1 = p_ji,1 and Σ_i y_i = 0, so only an optimum is a fixed point (Theorem 1). Where
-    curvature is known, p_i is at most 1.8/L_i besides, and the rule is stable; where it is not, nothing can promise that.
+    curvature is known, p_i is at most 1.8/L_i besides, and any weights of the network lead to the optimum (tested, not proved: tests/laws/test_shared_laws.py);
+    where it is not, nothing can promise that.
 
     The network sees of each coordinate: |m|/√v at three scales (how much of the gradient is signal); how v at the shorter scales
     and v within its tensor compare to the longest and to the mean; |y| and the last move's agreement with g; how much its
@@ -192,12 +194,12 @@ class SharedNetwork(Source):
 
     def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Memory:
         size = Tensors(problem).mean(x0.square()).sqrt()
-        whole = x0.square().mean(-1, keepdim=True).sqrt()
+        every_x = x0.square().mean(-1, keepdim=True).sqrt()
         if problem.knows_lipschitz:  # where x begins at 0, as far as a step of 1/L goes
             first = problem.grad(x0).detach().square().mean(-1, keepdim=True).sqrt() / problem.lipschitz().unsqueeze(-1)
-            whole = torch.where(whole > 0, whole, first)
-        whole = torch.where(whole > 0, whole, 1.0)
-        size = torch.where(size > 0, size, whole)
+            every_x = torch.where(every_x > 0, every_x, first)
+        every_x = torch.where(every_x > 0, every_x, 1.0)
+        size = torch.where(size > 0, size, every_x)
         none = x0.new_zeros(*x0.shape[:-1], len(SCALES), x0.shape[-1])
         one = torch.ones_like(x0)
         nothing = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1])
