@@ -120,8 +120,8 @@ class Shared(Rule, Learned):
     and p_i falls where gradients grow, but never rises above σ_i D_i.
 
     Whatever the network says, 0 < p_i, p_ij,1 = p_ji,1 and Σ_i y_i = 0, so only an optimum is a fixed point (Theorem 1). Where
-    curvature is known, p_i is at most 1.8/L_i besides, and any weights of the network lead to the optimum (tested, not proved: tests/laws/test_shared_laws.py);
-    where it is not, nothing can promise that.
+    curvature is known, p_i is at most 1.8/L_i besides, and any weights of the network lead to the optimum (tested, not proved:
+    tests/laws/test_shared_laws.py); where it is not, nothing can promise that.
 
     The network sees of each coordinate: |m|/√v at three scales (how much of the gradient is signal); how v at the shorter scales
     and v within its tensor compare to the longest and to the mean; |y| and the last move's agreement with g; how much its
