@@ -50,7 +50,7 @@ class Case:
     family: NeuralFamily
     graph: str
     iterations: int
-    instances: int = 3
+    instances: int = 2
     coarse: bool = False
     """Whether three step sizes and one momentum must do."""
     own: tuple[str, ...] = ()
@@ -62,11 +62,11 @@ def family(name: str, **options: Any) -> NeuralFamily:
 
 
 CASES = {
-    "cnn-ring8-uniform": Case(family("cnn", n=8, N=2000, evaluate=250), "ring(8)", 200),
     "cnn-ring8-dirichlet": Case(family("cnn", n=8, N=2000, split=UNLIKE, evaluate=250), "ring(8)", 200),
     "cnn-grid9-dirichlet": Case(family("cnn", n=9, N=2000, split=UNLIKE, evaluate=250), "grid(3x3)", 200),
     "mlp-ring10-uniform": Case(family("mlp", n=10, N=5000, evaluate=500), "ring(10)", 300, own=MLP),
     "mlp-ring10-dirichlet": Case(family("mlp", n=10, N=5000, split=UNLIKE, evaluate=500), "ring(10)", 300, own=MLP),
+    "cnn-ring8-uniform": Case(family("cnn", n=8, N=2000, evaluate=250), "ring(8)", 200),
     "digits-grid9-label": Case(family("digits-mlp", n=9, N=150, split="label"), "grid(3x3)", 200),
     "resnet-ring5-uniform": Case(family("resnet", n=5, N=5000, evaluate=100), "ring(5)", 60, 1, True, RESNET),
 }
