@@ -207,7 +207,7 @@ class Trainer:
         growth = math.inf if self.table.optimizer.from_scratch else GROWTH
         judge = Judge(problem.at_step(0), OBSERVER, steps=stage.K, growth=growth)  # a minibatch shows a blow-up, too
         for first in range(1, stage.K, stage.K_T):
-            state, loss, norm = self._segment(state, problem, net, best, range(first, first + stage.K_T))
+            state, loss, norm = self._segment(state, problem, best, range(first, first + stage.K_T), net)
             losses.append(loss)
             norms.append(norm)
             here.update += 1
@@ -239,8 +239,10 @@ class Trainer:
         return self._row(loss=loss, norm=norm, lr=lr)
 
     def _segment(
-        self, state: Any, problem: Problem, net: Network, best: torch.Tensor | None, ks: range
+        self, state: Any, problem: Problem, best: torch.Tensor | None, ks: range, net: Network | None = None
     ) -> tuple[Any, float, float]:
+        """On the experiment's network unless given."""
+        net = net or self.net
         self.adam.zero_grad()
         total = torch.zeros((), dtype=DTYPE)
         for k in ks:
