@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from milodo.learned import MiLoDo, Plus, special_initialisation
+from milodo.learned import MiLoDo, Plus, Shared, special_initialisation
 from milodo.network import StackedNetwork
 
 
@@ -22,4 +22,13 @@ def awake(optimizer: Plus, size: float = 1.0) -> Plus:
     """With a final layer as nobody has trained it: p and β anywhere within their bounds."""
     optimizer.phi.w_2.normal_(0.0, size)
     optimizer.phi.b_2.normal_(0.0, size)
+    return optimizer
+
+
+@torch.no_grad()
+def awakened(optimizer: Shared, size: float = 1.0) -> Shared:
+    """With an output layer as nobody has trained it, the same in every call."""
+    draws = torch.Generator().manual_seed(5)
+    optimizer.w_2.copy_(size * torch.randn(optimizer.w_2.shape, generator=draws))
+    optimizer.b_2.copy_(size * torch.randn(optimizer.b_2.shape, generator=draws))
     return optimizer

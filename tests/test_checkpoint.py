@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from milodo.cli.main import app
 from milodo.errors import InvalidInput
-from milodo.learned import LEARNED, PLAIN, BaseRules, LPGExtra, MiLoDo, Plus
+from milodo.learned import LEARNED, PLAIN, BaseRules, LPGExtra, MiLoDo, Plus, Shared
 from milodo.learned.checkpoint import LICENCE, PRETRAINED, find_optimizer, load_optimizer, read_card, save_optimizer, shipped
 from milodo.loop import iterate, solve
 from milodo.network import StackedNetwork
@@ -24,6 +24,7 @@ MADE = {
     "lpg-extra": lambda: LPGExtra("star(4)", layers=7),
     "base-rules": lambda: BaseRules("star(4)", d=3, hidden=6),
     "plus": lambda: Plus("star(4)", hidden=6),
+    "shared": lambda: Shared("star(4)", hidden=6),
 }
 assert set(MADE) == set(LEARNED)
 SETTINGS = MADE["milodo"]().settings().model_dump(mode="json", exclude_none=True)

@@ -40,7 +40,7 @@ def test_every_shipped_experiment_is_valid_and_found_by_its_name(path):
     experiment = load_experiment(find_experiment(path.stem))
     assert experiment.name.startswith(path.stem)  # of several panels, the first
     large = path.stem.startswith(("fig-", "table-"))  # the paper itself has one instance of some of these
-    assert experiment.run.instances >= 32 or large or experiment.problem.family in ("mlp", "resnet")
+    assert experiment.run.instances >= 32 or large or experiment.problem.family in ("mlp", "resnet", "cnn")
 
 
 def test_defaults_and_overrides(tmp_path):

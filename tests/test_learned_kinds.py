@@ -14,7 +14,7 @@ from milodo.bench.benchmark import Benchmark
 from milodo.bench.records import read_records
 from milodo.config import parse_experiment
 from milodo.errors import InvalidInput
-from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo, Plus
+from milodo.learned import LEARNED, BaseRules, Learned, LPGExtra, MiLoDo, Plus, Shared
 from milodo.learned.base import Recipe, Settings
 from milodo.learned.checkpoint import load_optimizer, save_optimizer
 from milodo.loop import Stop, solve
@@ -119,6 +119,7 @@ MADE = {
     "lpg-extra": lambda: LPGExtra("ring(6)", layers=5),
     "base-rules": lambda: BaseRules("ring(6)", d=5, hidden=4),
     "plus": lambda: Plus("ring(6)", hidden=4),
+    "shared": lambda: Shared("ring(6)", hidden=4),
 }
 
 
@@ -130,7 +131,7 @@ def test_an_optimizer_runs_on_every_graph_that_it_fits_and_says_why_on_others(ki
     net = StackedNetwork(graph)
     problem = Lasso(net.n, 5, 8, 0.0).sample([0])
     why = optimizer.fits(net.topology)
-    assert (why is None) == (kind in ("lpg-extra", "plus") or net.topology == topology("ring(6)"))
+    assert (why is None) == (kind in ("lpg-extra", "plus", "shared") or net.topology == topology("ring(6)"))
     if why is None:
         assert solve(optimizer, problem, net, Stop(steps=3)).k == 3
         return

@@ -28,6 +28,15 @@ class StageTable(Table):
         return self
 
 
+class EvolutionTable(Table):
+    """[training.evolution]: the meta-gradient from 2 `pairs` whole runs, with weights moved by ± sigma times N(0, 1)."""
+
+    pairs: Count = 4
+    sigma: Positive = 0.1
+    looks: Count = 10
+    """At the loss in a run of K iterations."""
+
+
 PAPER_STAGES = [
     StageTable(K_T=5, K=10, epochs=20, lr=5e-4),
     StageTable(K_T=10, K=20, epochs=10, lr=1e-4),
@@ -45,8 +54,9 @@ class TrainingTable(Table):
     """[training.optimizer]: its kind, and what that kind's own table says (`recipe`)."""
     good_for: str = ""
     """One sentence for `milodo optimizers`."""
-    loss: Literal["objective", "log-gap"] = "objective"
-    """'objective' is the paper's f(x) + r(x) at the average; 'log-gap' its logarithmic distance from the certified optimum."""
+    loss: Literal["objective", "log-objective", "log-gap"] = "objective"
+    """'objective' is the paper's f(x) + r(x) at the average, 'log-objective' its logarithm; 'log-gap' that of its distance
+    from the certified optimum."""
     consensus: NonNegativeNumber = 0.0
     """Weight of the consensus error in the loss; the paper's loss sees only the average."""
     instances: Instances = 512
@@ -58,7 +68,10 @@ class TrainingTable(Table):
     network: NetworkTable | None = None
     """[training.network]: the links it is trained on; [network] unless given."""
     worlds: list[dict[str, Any]] | None = None
-    """[[training.worlds]]: problems of several kinds, each what of [problem] is different; [problem] itself unless given."""
+    """[[training.worlds]]: problems of several kinds, each what of [problem] is different, and may have its `topology`;
+    [problem] itself unless given."""
+    evolution: EvolutionTable | None = None
+    """Evolution strategies in place of truncated backpropagation, if given; stages then have K_T = K."""
     clip: Annotated[float, Field(gt=0)] = 1.0
     """Largest norm of the meta-gradient; inf leaves it as it is, as the paper does."""
     recompute: bool = False
@@ -75,6 +88,8 @@ class TrainingTable(Table):
     def _known(self) -> TrainingTable:
         if self.worlds is not None and (self.N is not None or self.d is not None or not self.worlds):
             raise ValueError("[[training.worlds]] say all of their shapes: give at least one, and neither N nor d beside them.")
+        if self.evolution is not None and any(stage.K_T != stage.K for stage in self.stages):
+            raise ValueError("[training.evolution] looks at whole runs: give its stages K_T = K.")
         longest, most = max(stage.K for stage in self.stages), self.optimizer.longest
         if most is not None and longest > most:
             raise ValueError(f"a stage unrolls {longest} iterations, but {self.optimizer.kind} can do {most}. Shorten K.")

@@ -7,11 +7,12 @@ from milodo.learned.base_rules import BaseRules
 from milodo.learned.lpg_extra import LPGExtra
 from milodo.learned.milodo import MiLoDo, special_initialisation
 from milodo.learned.plus import Plus
+from milodo.learned.shared import Shared
 
-LEARNED: dict[str, type[Learned]] = {cls.kind: cls for cls in (MiLoDo, LPGExtra, BaseRules, Plus)}
+LEARNED: dict[str, type[Learned]] = {cls.kind: cls for cls in (MiLoDo, LPGExtra, BaseRules, Plus, Shared)}
 
 __all__ = [
     "BOUNDED", "LEARNED", "PLAIN", "Activations", "Bank", "BaseRules", "Bounded", "Exp", "LPGExtra", "Learned", "MiLoDo", "Plus",
-    "ReLU",
+    "ReLU", "Shared",
     "special_initialisation",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from milodo.problems.lasso import Lasso, LeastSquares
 from milodo.problems.linear import LinearModel
 from milodo.problems.logistic import Logistic, LogisticRegression
 from milodo.problems.neural import Neural
-from milodo.problems.neural_families import DigitsMLPFamily, MLPFamily, ResNetFamily
+from milodo.problems.neural_families import CNNFamily, DigitsCNNFamily, DigitsMLPFamily, MLPFamily, ResNetFamily
 from milodo.problems.real import BreastCancer, BSDSLasso, Census
 from milodo.problems.reference import Reference, optimum
 from milodo.problems.regularizers import L1, REGULARIZERS, Box, ElasticNet, NonNegative, Regularizer, Zero
@@ -18,7 +18,8 @@ from milodo.problems.softmax import Softmax
 FAMILIES: dict[str, type[Any]] = {
     "lasso": Lasso, "logistic": Logistic,
     "bsds-lasso": BSDSLasso, "census": Census, "breast-cancer": BreastCancer,
-    "mlp": MLPFamily, "resnet": ResNetFamily, "digits-mlp": DigitsMLPFamily,
+    "mlp": MLPFamily, "resnet": ResNetFamily, "cnn": CNNFamily, "digits-mlp": DigitsMLPFamily,
+    "digits-cnn": DigitsCNNFamily,
 }  # fmt: skip
 """Frozen dataclasses: their fields are what [problem] of an experiment may say."""
 

@@ -28,6 +28,9 @@ class Problem(ABC):
     """Shape of the axis (or axes) of instances; () for one problem."""
     dtype: torch.dtype
     device: torch.device
+    tensors: tuple[int, ...] | None = None
+    """Numbers of coordinates, in order, of the parts of x that belong together, as the tensors of a network's parameters; None
+    where x is one part."""
     column: float | None = None
     """A bound of the root mean square over all samples of any column of data, where every process knows the same one. Then a
     certificate for unpenalised intercepts needs no sum of vectors."""

@@ -20,6 +20,19 @@ def mlp(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+def cnn(places: int, first_stride: int) -> nn.Sequential:
+    """Two 3x3 convolutions to 8 and 16 channels, the second with stride 2, and a linear layer on what is left, `places` of each
+    channel."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, first_stride, 1),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, 2, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * places, 10),
+    )
+
+
 def normalised(channels: int, norm: Norm) -> nn.Module:
     """BatchNorm in batch mode, which keeps no statistics, or GroupNorm, which needs none: both with scale and shift."""
     return nn.BatchNorm2d(channels, track_running_stats=False) if norm == "batch" else nn.GroupNorm(GROUPS, channels)

@@ -122,7 +122,7 @@ class Neural(Problem):
             )
         self.shapes = {name: value.shape for name, value in trained.items()}
         self.sizes = [value.numel() for value in trained.values()]
-        self.d = sum(self.sizes)
+        self.d, self.tensors = sum(self.sizes), tuple(self.sizes)
         self.dtype = dtype or next(iter(trained.values())).dtype
         self.device = held.inputs.device
         self.module = _prepared(module).to(self.device, self.dtype)

@@ -17,7 +17,7 @@ from milodo.errors import LARGEST, InvalidInput, quoted, whole
 from milodo.memory import need_memory
 from milodo.problems import datasets
 from milodo.problems.base import Family, checked_seeds, stream
-from milodo.problems.models import Norm, ResNet, mlp
+from milodo.problems.models import Norm, ResNet, cnn, mlp
 from milodo.problems.neural import Dealt, Neural, Pair
 from milodo.problems.regularizers import L1, Regularizer, Zero
 from milodo.problems.splits import check_split, split
@@ -183,3 +183,32 @@ class DigitsMLPFamily(NeuralFamily):
 
     def module(self) -> nn.Module:
         return mlp(self.pixels, 16, 16, 10)
+
+
+@dataclass(frozen=True)
+class CNNFamily(MLPFamily):
+    """Two convolutions with stride 2 and a linear layer on MNIST: 9,098 parameters."""
+
+    n: int = 8
+    N: int = 2000
+
+    def prepared(self, images: np.ndarray) -> Tensor:
+        return super().prepared(images).unsqueeze(1)
+
+    def module(self) -> nn.Module:
+        return cnn(7 * 7, first_stride=2)
+
+
+@dataclass(frozen=True)
+class DigitsCNNFamily(DigitsMLPFamily):
+    """Two convolutions and a linear layer on scikit-learn's digits: 3,818 parameters."""
+
+    @property
+    def kind(self) -> str:
+        return "digits-cnn"
+
+    def prepared(self, images: np.ndarray) -> Tensor:
+        return super().prepared(images).reshape(-1, 1, 8, 8)
+
+    def module(self) -> nn.Module:
+        return cnn(4 * 4, first_stride=1)

@@ -48,7 +48,7 @@ METHOD_COLOURS: dict[str, tuple[str, str]] = {
     "primal-dual": ("#5f4b32", "#c4a77d"), "prox-lead": ("#178f9e", "#5fd3e2"),
     # Of networks.
     "d-psgd": ("#a65a00", "#e8a04f"), "dsgdm": ("#2e7d32", "#76c97a"), "qg-dsgdm": ("#ad1457", "#f06fa4"),
-    "decentlam": ("#5e35b1", "#a98bf0"), "gradient-tracking": ("#455a64", "#9fb6c1"),
+    "decentlam": ("#5e35b1", "#a98bf0"), "gradient-tracking": ("#455a64", "#9fb6c1"), "shared": ("#b8740a", "#ffc078"),
 }  # fmt: skip
 """By the name that experiments give a method -> on white, on dark. A law asks for an entry of everything registered, and for
 colours that differ where methods meet in an experiment."""

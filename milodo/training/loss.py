@@ -22,6 +22,7 @@ class MetaLoss:
     """One number for an iterate of a batch; training averages it over the iterations of a segment.
 
     'objective'  f(x̄) + r(x̄), the paper's loss with the r its formula omits
+    'log-objective'  ln(f(x̄) + r(x̄)), for problems of several kinds whose optimum nobody knows
     'log-gap'    ln(f(x̄) + r(x̄) - f* + floor), in which every decade towards the optimum counts the same
     With weight c > 0 the consensus error is added, c times, itself or its logarithm.
     """
@@ -36,6 +37,8 @@ class MetaLoss:
     def __call__(self, x: NodeTensor, problem: Problem, best: Point | None, observer: Observer) -> Tensor:
         value = problem.objective(mean_point(x, observer), observer)
         spread = consensus_error(x, observer) if self.consensus else None
+        if self.kind == "log-objective":
+            value = value.clamp(min=FLOOR).log()
         if self.kind == "log-gap":
             assert best is not None
             floor = FLOOR * (1 + best.abs())

@@ -39,8 +39,10 @@ class Batch:
 class ProblemSet:
     """Instances of one family, or of one for each number of samples (the paper's meta set)."""
 
-    def __init__(self, families: list[Family], purpose: str, instances: int, seed: int, dtype: torch.dtype) -> None:
-        self.families, self.seed, self.dtype = families, seed, dtype
+    def __init__(
+        self, families: list[Family], purpose: str, instances: int, seed: int, dtype: torch.dtype, graphs: list[str | None]
+    ) -> None:
+        self.families, self.seed, self.dtype, self.graphs = families, seed, dtype, graphs
         numbers = instance_seeds(purpose, instances * len(families), seed)
         self.seeds = [numbers[start : start + instances] for start in range(0, len(numbers), instances)]
         self.optima: dict[int, float] = {}
@@ -112,8 +114,14 @@ def training_families(experiment: Experiment) -> list[Family]:
     table, problem = _table(experiment), experiment.problem
     if table.worlds is not None:
         own = problem.model_dump(exclude_none=True)
-        return [_world(own, world).build() for world in table.worlds]
+        return [_world(own, {k: v for k, v in world.items() if k != "topology"}).build() for world in table.worlds]
     return [problem.model_copy(update={"d": table.d or problem.d, "N": N}).build() for N in table.N or [problem.N]]
+
+
+def training_graphs(experiment: Experiment) -> list[str | None]:
+    """The graph of each of them; None for the experiment's."""
+    table = _table(experiment)
+    return [None] * len(table.N or [None]) if table.worlds is None else [world.get("topology") for world in table.worlds]
 
 
 def _world(own: dict[str, Any], world: dict[str, Any]) -> ProblemTable:
@@ -131,12 +139,13 @@ def _world(own: dict[str, Any], world: dict[str, Any]) -> ProblemTable:
 
 
 def training_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
-    table, families = _table(experiment), training_families(experiment)
-    return ProblemSet(families, "training", table.instances, experiment.seed, dtype)
+    families, graphs = training_families(experiment), training_graphs(experiment)
+    return ProblemSet(families, "training", _table(experiment).instances, experiment.seed, dtype, graphs)
 
 
 def validation_set(experiment: Experiment, dtype: torch.dtype) -> ProblemSet:
-    table, families = _table(experiment), training_families(experiment)
+    table, families, graphs = _table(experiment), training_families(experiment), training_graphs(experiment)
     count = len(families) if table.worlds is not None else min(VALIDATED_SHAPES, len(families))
-    chosen = [families[round(k * (len(families) - 1) / max(count - 1, 1))] for k in range(count)]
-    return ProblemSet(chosen, "validation", max(1, table.validation_instances // count), experiment.seed, dtype)
+    chosen = [round(k * (len(families) - 1) / max(count - 1, 1)) for k in range(count)]
+    each = max(1, table.validation_instances // count)
+    return ProblemSet([families[k] for k in chosen], "validation", each, experiment.seed, dtype, [graphs[k] for k in chosen])

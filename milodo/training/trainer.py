@@ -26,6 +26,7 @@ from milodo.metrics import consensus_error, mean_point
 from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
 from milodo.provenance import provenance
+from milodo.training.evolution import estimate, whole_run
 from milodo.training.log import Log, Row
 from milodo.training.loss import MetaLoss, falling
 from milodo.training.problem_set import Batch, training_set, validation_set
@@ -73,11 +74,12 @@ class Trainer:
             raise InvalidInput(f"{experiment.name} has no [training] table, so there is nothing to train. Add one.")
         self.experiment, self.table, self.folder, self.command = experiment, experiment.training, folder, command
         self.progress = progress or (lambda task, fraction, detail: None)
+        self.nets: dict[tuple[torch.dtype, str | None], Network] = {}
         self.net = self._network(DTYPE)
         self.loss = MetaLoss(self.table.loss, self.table.consensus)
         judged = DTYPE if self.table.validation_gaps is None else torch.float64
         self.training, self.validation = training_set(experiment, DTYPE), validation_set(experiment, judged)
-        self.far = self.net if judged is DTYPE else self._network(judged)
+        self.judged = judged
         with torch.random.fork_rng(devices=[]):  # weights depend on the experiment's seed alone
             torch.manual_seed(experiment.seed)
             self.optimizer = self.table.optimizer.make(self.net, self.training.families[0].d, experiment.seed)
@@ -115,8 +117,13 @@ class Trainer:
             self.log.close()
         return self.path
 
-    def _network(self, dtype: torch.dtype) -> Network:
-        return (self.table.network or self.experiment.network).network(seed=self.experiment.seed, dtype=dtype)
+    def _network(self, dtype: torch.dtype, graph: str | None = None) -> Network:
+        """The experiment's, or the same on another graph."""
+        if (dtype, graph) not in self.nets:
+            table = self.table.network or self.experiment.network
+            table = table if graph is None else table.model_copy(update={"topology": graph})
+            self.nets[dtype, graph] = table.network(seed=self.experiment.seed, dtype=dtype)
+        return self.nets[dtype, graph]
 
     @property
     def path(self) -> Path:
@@ -191,19 +198,20 @@ class Trainer:
         lr = stage.lr * here.lr_scale
         for group in self.adam.param_groups:
             group["lr"] = lr
+        net = self._network(DTYPE, self.training.graphs[batch.family])
+        if self.table.evolution is not None:
+            return self._evolve(stage, problem, net, best, done, lr)
         losses, norms = [], []
-        state = next(iterate(self.optimizer, problem, self.net))
+        state = next(iterate(self.optimizer, problem, net))
         # Random first weights need not converge yet: only what is no longer finite is undone.
         growth = math.inf if self.table.optimizer.from_scratch else GROWTH
         judge = Judge(problem.at_step(0), OBSERVER, steps=stage.K, growth=growth)  # a minibatch shows a blow-up, too
         for first in range(1, stage.K, stage.K_T):
-            state, loss, norm = self._segment(state, problem, best, range(first, first + stage.K_T))
+            state, loss, norm = self._segment(state, problem, best, range(first, first + stage.K_T), net)
             losses.append(loss)
             norms.append(norm)
             here.update += 1
-            best_so_far = "-" if here.best is None else f"{here.best:.3f}"
-            detail = f"loss {loss:.4g}, best validation {best_so_far} (log10 {self._falls})"
-            self.progress(self._task(stage), min(done + share * len(losses) * stage.K_T / stage.K, 0.999), detail)
+            self._say(stage, loss, min(done + share * len(losses) * stage.K_T / stage.K, 0.999))
             if not (math.isfinite(loss) and math.isfinite(norm) and self._sane(state.x, judge)):
                 self._return_to_last_batch()
                 return self._roll_back(lr)
@@ -211,14 +219,37 @@ class Trainer:
         here.failures = 0
         return self._row(loss=sum(losses) / len(losses), norm=max(norms), lr=lr)
 
-    def _segment(self, state: Any, problem: Problem, best: torch.Tensor | None, ks: range) -> tuple[Any, float, float]:
+    def _say(self, stage: StageTable, loss: float, done: float) -> None:
+        best = "-" if self.position.best is None else f"{self.position.best:.3f}"
+        self.progress(self._task(stage), done, f"loss {loss:.4g}, best validation {best} (log10 {self._falls})")
+
+    def _evolve(
+        self, stage: StageTable, problem: Problem, net: Network, best: torch.Tensor | None, done: float, lr: float
+    ) -> Row:
+        """One Adam step on what whole runs with moved weights say; runs that blow up count as bad, so nothing is rolled back."""
+        here, table = self.position, self.table.evolution
+        assert table is not None
+        run = partial(whole_run, self.optimizer, problem, net, self.loss, best, stage.K, table.looks, OBSERVER)
+        loss = estimate(self.optimizer, run, (self.experiment.seed, here.update), table.pairs, table.sigma)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.optimizer.parameters(), self.table.clip))
+        self.adam.step()
+        here.update += 1
+        here.iterations += 2 * table.pairs * stage.K
+        self._say(stage, loss, done)
+        return self._row(loss=loss, norm=norm, lr=lr)
+
+    def _segment(
+        self, state: Any, problem: Problem, best: torch.Tensor | None, ks: range, net: Network | None = None
+    ) -> tuple[Any, float, float]:
+        """On the experiment's network unless given."""
+        net = net or self.net
         self.adam.zero_grad()
         total = torch.zeros((), dtype=DTYPE)
         for k in ks:
             if self.table.recompute:
-                state = checkpoint(advance, self.optimizer, state, problem, self.net, k, use_reentrant=False)
+                state = checkpoint(advance, self.optimizer, state, problem, net, k, use_reentrant=False)
             else:
-                state = advance(self.optimizer, state, problem, self.net, k)
+                state = advance(self.optimizer, state, problem, net, k)
             # Where iterations have minibatches, on the next one: the iterate has not seen it.
             total = total + self.loss(state.x, problem.at_step(k + 1), best, OBSERVER)
         loss = total / len(ks)
@@ -266,13 +297,16 @@ class Trainer:
         for index, seeds in enumerate(self.validation.seeds):
             batch = Batch(index, tuple(seeds))
             problem, best = self.validation.problem(batch), self.validation.optimum(batch)
+            graph = self.validation.graphs[index]
             if self.table.validation_gaps is not None and best is not None:
                 asked = self.table.validation_gaps
-                score = log_iterations(self.optimizer, problem, self.far, best, asked, iterations, OBSERVER)
+                score = log_iterations(
+                    self.optimizer, problem, self._network(self.judged, graph), best, asked, iterations, OBSERVER
+                )
                 scores.append(float(score.mean()))
                 continue
-            losses, x = [], problem.start()
-            for k, state in enumerate(islice(iterate(self.optimizer, problem, self.net), 1, iterations + 1), 2):
+            losses, x, net = [], problem.start(), self._network(DTYPE, graph)
+            for k, state in enumerate(islice(iterate(self.optimizer, problem, net), 1, iterations + 1), 2):
                 x = state.x
                 if self.table.optimizer.from_scratch:  # whose stages end by these
                     losses.append(problem.at_step(k).objective(mean_point(x, OBSERVER), OBSERVER))

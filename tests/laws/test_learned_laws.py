@@ -13,14 +13,14 @@ from torch import nn
 from milodo.algorithms import ProxED, Remembering, TreeAPG
 from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
-from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo, Plus
+from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo, Plus, Shared
 from milodo.loop import iterate
 from milodo.network import Bits, StackedNetwork
 from milodo.problems import L1, Lasso, LeastSquares, Logistic, Zero, optimum
 from milodo.topology import EXAMPLES, topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from disturb import awake, disturbed
+from disturb import awake, awakened, disturbed
 
 ROUNDING = 1e-11
 """Of 100 steps in fp64 on iterates of size 1."""
@@ -244,6 +244,7 @@ ALL = {
     "lpg-extra": lambda graph: LPGExtra(graph, layers=20, gamma=0.02).double(),
     "base-rules": lambda graph: BaseRules(graph, d=5, hidden=7).double(),
     "plus": lambda graph: awake(Plus(graph, hidden=5)).double(),
+    "shared": lambda graph: awakened(Shared(graph, hidden=5)).double(),
 }
 assert set(ALL) == set(LEARNED)
 
@@ -289,7 +290,7 @@ def test_parts_of_every_learned_method_hold_the_weights_of_their_nodes(kind):
     assert part.dtype == optimizer.dtype
     for name, value in optimizer.state_dict().items():
         held = part.state_dict()[name]
-        assert torch.equal(held, value if kind in ("lpg-extra", "plus") else value[[1, 3]])
+        assert torch.equal(held, value if kind in ("lpg-extra", "plus", "shared") else value[[1, 3]])
 
 
 def test_before_training_milodo_plus_is_the_method_it_sits_on():

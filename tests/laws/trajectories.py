@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from milodo.algorithms import METHODS, Remembering
-from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo, Plus
+from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo, Plus, Shared
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, Coded, DistributedNetwork, Levels, StackedNetwork, TreeObserver, consensus, degraded, replicas
 from milodo.problems import Lasso
@@ -21,7 +21,7 @@ from milodo.runtime.group import joined
 from milodo.topology import topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from disturb import awake, disturbed
+from disturb import awake, awakened, disturbed
 
 GRAPHS = ("ring(4)", "star(4)", "grid(2x3)", "tree(4)", "erdos_renyi(4,0.6,seed=1)")
 """With four processes most have one node each; with three some hold two."""
@@ -73,6 +73,7 @@ def methods(graph: str) -> dict:
             bank.w_2.mul_(0.01), bank.b_2.mul_(0.01)
     learned = {"milodo": optimizer, "lpg-extra": LPGExtra(graph, layers=100, gamma=0.02), "base-rules": rules}
     learned["plus"] = awake(Plus(graph, hidden=4))
+    learned["shared"] = awakened(Shared(graph, hidden=4, every=3))
     assert set(learned) == set(LEARNED)
     moving = MiLoDo(graph, hidden=5, every=3, inputs="relative", momentum=0.9)
     learned["milodo-momentum"] = disturbed(moving, 0.8, 0.3, c_s=0.2, c_u=1.4, alpha=0.2)
