@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +28,9 @@ from _kept import Kept
 from _measure import verdict
 
 from milodo.algorithms import LEPDO, Algorithm, DSGDm, ProxED, QGDSGDm
+from milodo.files import write_json
 from milodo.learned import Shared
-from milodo.learned.checkpoint import load_optimizer
+from milodo.learned.checkpoint import load_optimizer, shipped
 from milodo.loop import iterate
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
@@ -160,6 +162,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=[""])
     parser.add_argument("--out", type=Path, default=Path("runs/networks"))
     parser.add_argument("--rivals-only", action="store_true", help="what needs no milodo-networks")
+    parser.add_argument("--cards", action="store_true", help="put the results onto the cards of shipped optimizers, too")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     for name, case in CASES.items():
@@ -178,6 +181,32 @@ def main() -> None:
         for label, method in learned.items():
             methods[label] = kept.get(f"{label}: runs", lambda m=method, case=case, most=longer: race(m, case, most))
         report(name, case, methods, constants)
+        if asked.cards:
+            for label in (*case.own, "milodo-networks"):
+                note(label, name, case, methods, constants)
+
+
+def whole(iterations: float) -> int | None:
+    return round(iterations) if math.isfinite(iterations) else None
+
+
+def note(label: str, name: str, case: Case, methods: dict[str, list[dict[str, Any]]], constants: dict[str, Constants]) -> None:
+    """Puts what this case measured onto the card of a shipped optimizer."""
+    best = min(constants, key=lambda rival: mean(run["losses"][LOOKS - 1] for run in methods[rival]))
+    found = {
+        "problem": f"{case.family.name}, {case.family.split}, on {case.graph}",
+        "unseen_instances": len(methods[label]),
+        "iterations_of_tuned_rivals": case.iterations,
+        "strongest_tuned_rival": best,
+        "iterations_to_where_it_ended": whole(ratios(methods, best, case)[label][0]),
+        "iterations_to_where_tuned_prox_ed_ended": whole(ratios(methods, "prox-ed", case)[label][0]),
+        "test_accuracy": median(run["test_accuracy"] for run in methods[label]),
+    }
+    path = shipped()[label].with_suffix(".json")
+    card = json.loads(path.read_text(encoding="utf-8"))
+    card["results"] = {**card["results"], "command": "python benchmarks/networks.py", name: found}
+    write_json(path, card)
+    load_optimizer(label)
 
 
 if __name__ == "__main__":
