@@ -64,7 +64,8 @@ def results(folder: Path, sha256: str) -> dict[str, Any]:
 def _without_folder(command: str) -> str:
     """A command that anybody can repeat: where its run and its experiment lay is nobody's business."""
     words = shlex.split(command)
-    kept = [word for k, word in enumerate(words) if "--out" not in words[max(k - 1, 0) : k + 1] and word != "--overwrite"]
+    places = {"--out", "--data-dir"}
+    kept = [word for k, word in enumerate(words) if not places & set(words[max(k - 1, 0) : k + 1]) and word != "--overwrite"]
     return shlex.join(Path(word).stem if word.endswith(".toml") else word for word in kept)
 
 
