@@ -16,6 +16,8 @@ DEEPEST = 1.26
 """Largest eigenvalue of I - A unless given: the lowest of A is -0.26."""
 MARGIN = 0.9
 """Of the largest σ that the lowest eigenvalue of A bears, and that one near 1 bears without curvature."""
+USED = 1 / 3
+"""Of the smallest eigenvalue of M: what weights that differ leave of it."""
 STEEPEST = 2.0
 """σ is at most so many times 1 - β."""
 LEAST_STEP = 1 / 4
@@ -128,7 +130,7 @@ class Region:
 
     def least_alpha(self, sigma: Tensor) -> Tensor:
         """1 - β at least, for σ <= 1."""
-        near_one = 1 - 1 / ((1 + sigma / MARGIN) * (1 - self.gap / 3))
+        near_one = 1 - 1 / ((1 + sigma / MARGIN) * (1 - USED * self.gap))
         least = torch.maximum(near_one, sigma / STEEPEST)
         if self.deepest > 1:
             below = 1 - (2 * (2 - self.deepest) - self.deepest * sigma / MARGIN) / (4 * (self.deepest - 1))

@@ -20,10 +20,11 @@ from milodo.learned.region import DEEPEST, LEAST_STEP, SPREAD, Region, mixing_bo
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, StackedNetwork, degraded
 from milodo.problems import L1, Lasso, LeastSquares, Logistic, optimum
-from milodo.topology import EXAMPLES, Topology, topology
+from milodo.topology import EXAMPLES, topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from disturb import disturbed
+from renamed import relabelled
 
 DRAWS = 10
 """Of all weights of all networks, side by side."""
@@ -237,11 +238,8 @@ def test_other_units_do_not_change_what_it_does():
 
 def test_names_of_nodes_do_not_matter():
     """Nodes in another order, with the weights, the data and the first hidden states of each."""
-    graph, order = "erdos_renyi(6,0.5,seed=2)", [3, 0, 5, 1, 4, 2]
-    top, problem = topology(graph), Lasso(6, 5, 8, 0.1).sample([0])
-    place = {old: new for new, old in enumerate(order)}
-    other = Topology.from_edges([(min(place[i], place[j]), max(place[i], place[j])) for i, j in top.edges], "relabelled")
-    moved = LeastSquares(problem.A[:, order].contiguous(), problem.b[:, order].contiguous(), problem.reg)
+    graph, problem, place, other, moved, order = relabelled()
+    top = topology(graph)
     one, two = learned(graph), MiLoDo(other, hidden=6, inputs="relative", momentum=0.9, every=10).double()
     # What a slot of a node is for changes with the names of its neighbours, so its row and its column do.
     slots = [[place[j] for i, j in top.arcs if i == old] for old in order]

@@ -18,10 +18,11 @@ from milodo.learned.shared import ALPHA, INPUTS, OUTPUTS, RAMP, REACH, Tensors, 
 from milodo.loop import iterate
 from milodo.network import StackedNetwork, degraded
 from milodo.problems import L1, Lasso, LeastSquares, Logistic, Neural, optimum
-from milodo.topology import Topology, topology
+from milodo.topology import topology
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from disturb import awakened
+from renamed import relabelled
 
 DRAWS = 10
 """Of all weights of the network, side by side."""
@@ -173,11 +174,7 @@ def test_tensors_are_those_of_the_module_and_a_linear_model_is_one():
 
 
 def test_names_of_nodes_do_not_matter():
-    graph, order = "erdos_renyi(6,0.5,seed=2)", [3, 0, 5, 1, 4, 2]
-    top, problem = topology(graph), Lasso(6, 5, 8, 0.1).sample([0])
-    place = {old: new for new, old in enumerate(order)}
-    other = Topology.from_edges([(min(place[i], place[j]), max(place[i], place[j])) for i, j in top.edges], "relabelled")
-    moved = LeastSquares(problem.A[:, order].contiguous(), problem.b[:, order].contiguous(), problem.reg)
+    graph, problem, _, other, moved, order = relabelled()
     optimizer = awakened(Shared(graph).double())
     a, b = after(optimizer, problem, StackedNetwork(graph), 80), after(optimizer, moved, StackedNetwork(other), 80)
     torch.testing.assert_close(b.x, a.x[:, order], rtol=0, atol=1e-9)

@@ -142,7 +142,7 @@ BUGS = [
     Bug("judge.py", "late = self.seconds is not None and seconds >= self.seconds", "late = False", ADVANCE),
     Bug("algorithms/rule.py", "e = state.x if move is None else state.x + move", "e = state.x", "laws/test_rule_laws.py"),
     Bug("algorithms/rule.py", "else state.x + self.lookahead * move", "else state.x", "laws/test_rule_laws.py"),
-    Bug("learned/region.py", "(1 - self.gap / 3)", "(1 - self.gap)", "laws/test_region_laws.py"),
+    Bug("learned/region.py", "(1 - USED * self.gap)", "(1 - 9 * self.gap)", "laws/test_region_laws.py"),
     Bug("learned/momentum.py", "D=memory.D * factor, p1=memory.p1 / factor", "D=memory.D * factor, p1=memory.p1", "laws/test_region_laws.py"),
     Bug("learned/per_node.py", "if graph == self.topology:", "if graph.n == self.topology.n:", "test_learned_kinds.py"),
     Bug("tree.py", "return tree_map(lambda part: part.index_select(0, rows), tree)", "return tree", "test_tree.py test_tuning.py"),
