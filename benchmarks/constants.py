@@ -11,7 +11,7 @@ experiment's training problems makes the mean of log10(iterations to each of its
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,9 +22,9 @@ from milodo.algorithms.parameters import Space
 from milodo.algorithms.rule import Here, Ratio, Rule, Source
 from milodo.bench.recorder import sample_times
 from milodo.config import load_experiment
-from milodo.learned.milodo import ANNEAL_AFTER
+from milodo.learned.milodo import ANNEAL_AFTER, MiLoDoRecipe
 from milodo.learned.momentum import MOST_ANNEALED
-from milodo.learned.region import DEEPEST, Region, mixing_bound, mixing_gap
+from milodo.learned.region import SMALLEST_DEEPEST, Region, mixing_bound, mixing_gap
 from milodo.loop import advance, iterate
 from milodo.metrics import mean_point
 from milodo.network import Network, StackedObserver
@@ -40,7 +40,7 @@ POPULATION, ELITE, GENERATIONS = 20, 5, 14
 PUSHED = np.array([1.1, 1, 1, 1])
 """Candidates are judged with a tenth more gamma, so that what is proposed has that to spare."""
 LARGEST, NEAR = 0.95, 1.2
-"""Of c_s/c_u, which the region wants below 1; and the spread of MiLoDo's region."""
+"""Of the largest c_s/c_u that the region allows; and the spread of MiLoDo's region."""
 INSTANCES, OF_MANY_NODES, MANY, FEW = 6, 2, 20, 3
 """Instances; where there are more nodes than 20; and shapes at most."""
 GAPS = (1e-1, 1e-2, 1e-3, 1e-5)
@@ -145,14 +145,15 @@ def score(own: list[Case], candidates: np.ndarray) -> np.ndarray:
 def search(name: str, paper: bool) -> None:
     instances = INSTANCES if load_experiment(name).problem.n <= MANY else OF_MANY_NODES
     own, other = cases(name, instances, 0), cases(name, instances, instances)
-    net = own[0].net
-    most, gap = float((2 * mixing_bound(net.topology) / net.w64).min()), mixing_gap(net.topology) / NEAR
+    net, recipe = own[0].net, recipe_of(name)
+    most = float((2 * mixing_bound(net.topology, recipe.deepest) / net.w64).min())
+    edge = Region(0.9, 1.0, NEAR, mixing_gap(net.topology, recipe.deepest) / NEAR, recipe.deepest, recipe.steepest)
     rng, mean, spread = np.random.default_rng(0), np.log([START[name] for name in NAMES]), SPREAD
     tried: list[tuple[float, tuple[float, ...]]] = []
     for _ in range(GENERATIONS):
         drawn = np.exp(mean + spread * rng.standard_normal((POPULATION, len(NAMES))))
         drawn[:, 3] = drawn[:, 3].clip(0.3, most)
-        drawn[:, 1:3] = within(drawn, gap, most) if not paper else np.stack([np.ones(POPULATION), drawn[:, 2]], axis=1)
+        drawn[:, 1:3] = within(drawn, edge, most) if not paper else np.stack([np.ones(POPULATION), drawn[:, 2]], axis=1)
         scores = score(own, drawn * PUSHED)
         order = np.argsort(scores)[:ELITE]
         tried += [(float(scores[k]), tuple(drawn[k])) for k in range(POPULATION)]
@@ -167,13 +168,20 @@ def search(name: str, paper: bool) -> None:
         print(f"  {values}: {pushed:.4f}, {held:.4f}, medians {medians}", flush=True)
 
 
-def within(drawn: np.ndarray, gap: float, most: float) -> np.ndarray:
-    """alpha and c_s as the region wants them."""
-    c_s = drawn[:, 2].clip(0, LARGEST * drawn[:, 3])
+def recipe_of(name: str) -> MiLoDoRecipe:
+    """What the experiment trains."""
+    table = load_experiment(name).training
+    assert table is not None and isinstance(table.optimizer, MiLoDoRecipe)
+    return table.optimizer
+
+
+def within(drawn: np.ndarray, edge: Region, most: float) -> np.ndarray:
+    """alpha and c_s as the region wants them, at the largest c_u."""
+    c_s = drawn[:, 2].clip(0, LARGEST * edge.largest * drawn[:, 3])
     least = []
     for s, c_u in zip(c_s / drawn[:, 3], drawn[:, 3], strict=True):
         share = c_u / most
-        region = Region(0.9, 1.0, NEAR, gap * share, DEEPEST * share)
+        region = replace(edge, gap=edge.gap * share, deepest=max(edge.deepest * share, SMALLEST_DEEPEST))
         least.append(float(region.least_alpha(torch.tensor(s, dtype=torch.float64))))
     return np.stack([np.maximum(drawn[:, 1], least).clip(0.01, 1), c_s], axis=1)
 

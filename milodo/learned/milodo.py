@@ -16,7 +16,7 @@ from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
 from milodo.learned.momentum import COLUMNS, MovingNetworks
 from milodo.learned.per_node import Inputs, Networks, PerNode
-from milodo.learned.region import DEEPEST, SPREAD, Region, before_sigmoid, mixing_bound, mixing_gap
+from milodo.learned.region import DEEPEST, SPREAD, STEEPEST, Region, before_sigmoid, mixing_bound, mixing_gap
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -46,6 +46,7 @@ class MiLoDoSettings(Settings):
     reach: Positive = REACH
     spread: Spread = SPREAD
     deepest: Positive = DEEPEST
+    steepest: Positive = STEEPEST
     lookahead: Lookahead = 0.5
     anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER
     local_steps: Period = 1
@@ -78,6 +79,9 @@ class MiLoDoRecipe(Recipe):
     """With momentum: how many times smaller than their largest values weights on edges may be."""
     deepest: Positive = DEEPEST
     """With momentum: the largest eigenvalue of the mixing, at most 1.3; easy problems want about 1."""
+    steepest: Positive = STEEPEST
+    """With momentum: the dual step p_i/D_i is at most so many times 1 - β_i, and at most half of it; easy problems, on which mixing
+    is what takes time, want 3.6, the most, with deepest = 1."""
     lookahead: Lookahead = 0.5
     """With momentum: how far ahead the gradient is taken, as a share of the momentum; 1 is Nesterov's."""
     anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER
@@ -134,6 +138,7 @@ class MiLoDo(Rule, PerNode):
         reach: float = REACH,
         spread: float = SPREAD,
         deepest: float = DEEPEST,
+        steepest: float = STEEPEST,
         lookahead: float = 0.5,
         anneal_after: int = ANNEAL_AFTER,
         local_steps: int = 1,
@@ -149,8 +154,10 @@ class MiLoDo(Rule, PerNode):
                 f"{self.topology} has no edges, and MiLoDo learns what to say over edges. Use a graph of at least two nodes."
             )
         self.momentum, self.reach, self.spread, self.lookahead = momentum, reach, spread, lookahead
-        self.deepest, self.anneal_after = deepest, whole("anneal_after", anneal_after)
-        self.region = Region(momentum, reach, spread, mixing_gap(self.topology, deepest) / spread, deepest) if momentum else None
+        self.deepest, self.steepest, self.anneal_after = deepest, steepest, whole("anneal_after", anneal_after)
+        self.region = None
+        if momentum:
+            self.region = Region(momentum, reach, spread, mixing_gap(self.topology, deepest) / spread, deepest, steepest)
         self.phi_m = Bank(n, 2, 1, hidden) if self.region is None else Bank(n, COLUMNS, 2, hidden)
         self.phi_s = Bank(n, width, width, hidden)
         self.phi_u = Bank(n, width, width if self.region is None else 1, hidden)

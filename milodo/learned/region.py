@@ -14,12 +14,16 @@ from milodo.topology import Topology
 
 DEEPEST = 1.26
 """Largest eigenvalue of I - A unless given: the lowest of A is -0.26."""
+SMALLEST_DEEPEST = 0.1
+"""Of what may be given."""
 MARGIN = 0.9
 """Of the largest σ that the lowest eigenvalue of A bears, and that one near 1 bears without curvature."""
 USED = 1 / 3
 """Of the smallest eigenvalue of M: what weights that differ leave of it."""
 STEEPEST = 2.0
-"""σ is at most so many times 1 - β."""
+"""σ is at most so many times 1 - β, and at most half of it, unless given."""
+MOST_STEEP = 3.6
+"""STEEPEST at most: σ < 2 where mixing leaves nothing, with a margin."""
 LEAST_STEP = 1 / 4
 """p_i at least, of what it is at most."""
 SPREAD = 4.0
@@ -79,7 +83,7 @@ class Region:
     The second is hardest at t = 0: σ < 1/(βa) - 1, with a = 1 - g, g the smallest eigenvalue of M but 0. So D_i >= p_i, and
     1 - β_i is at least what σ_i needs for both, at every node and coordinate by itself, with margins; and p_i <= reach/L_i with
     reach < 4/(1 + 2h), which is 2 for h = 1/2 and 4/3 for Nesterov's h = 1. Where weights differ, in space or in time, this is
-    tested, not proved (tests/laws/test_region_laws.py).
+    tested, not proved (tests/laws/test_region_laws.py). The larger `steepest`, the larger may σ be: up to 1.8 where m <= 1.
     Where mixing levels curvatures out, as between nodes whose data are unlike, a larger reach is stable, too, if weights on edges
     stay near their largest values: a small spread. How large is to be tested on the problems at hand.
 
@@ -95,6 +99,8 @@ class Region:
     """The smallest eigenvalue of M but 0 that the graph leaves, whatever the weights."""
     deepest: float = DEEPEST
     """m."""
+    steepest: float = STEEPEST
+    """σ_i is at most so many times 1 - β_i, and at most half of it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.most < 1:
@@ -103,8 +109,20 @@ class Region:
             raise InvalidInput(f"spread is {self.spread:g}, but it says how many times smaller weights may be: a number > 1.")
         if not 0 < self.reach < math.inf:
             raise InvalidInput(f"reach is {self.reach:g}, but the largest p_i must be a finite number > 0.")
-        if not 0.1 <= self.deepest <= 1.3:
+        if not SMALLEST_DEEPEST <= self.deepest <= 1.3:
             raise InvalidInput(f"deepest is {self.deepest:g}, but the largest eigenvalue of I - A must lie between 0.1 and 1.3.")
+        if not STEEPEST <= self.steepest <= MOST_STEEP:
+            raise InvalidInput(f"steepest is {self.steepest:g}, but it must lie between {STEEPEST:g} and {MOST_STEEP:g}.")
+        if self.steepest > STEEPEST and self.deepest > 1:
+            raise InvalidInput(
+                f"steepest is {self.steepest:g} with deepest = {self.deepest:g}: dual steps so large are stable only where mixing "
+                "overshoots nowhere. Give deepest = 1 or less."
+            )
+
+    @property
+    def largest(self) -> float:
+        """σ_i at most."""
+        return self.steepest / 2
 
     @property
     def _ratios(self) -> tuple[float, float]:
@@ -113,8 +131,8 @@ class Region:
         return most / self.spread, most
 
     def step(self, s: Tensor, D: Tensor) -> Tensor:
-        """p_i, at most D_i."""
-        return torch.minimum(_between(s, LEAST_STEP * self.reach, self.reach), D)
+        """p_i, at most D_i times the largest σ."""
+        return torch.minimum(_between(s, LEAST_STEP * self.reach, self.reach), self.largest * D)
 
     def ratio(self, s: Tensor) -> Tensor:
         """D_i."""
@@ -126,12 +144,12 @@ class Region:
 
     def momentum(self, s: Tensor, p: Tensor, D: Tensor) -> Tensor:
         """β_i: 0 at s = 0, and the largest at s = 1."""
-        return 1 - self.least_alpha((p / D).clamp(max=1.0)) ** s
+        return 1 - self.least_alpha((p / D).clamp(max=self.largest)) ** s
 
     def least_alpha(self, sigma: Tensor) -> Tensor:
-        """1 - β at least, for σ <= 1."""
+        """1 - β at least, for σ as large as it may be."""
         near_one = 1 - 1 / ((1 + sigma / MARGIN) * (1 - USED * self.gap))
-        least = torch.maximum(near_one, sigma / STEEPEST)
+        least = torch.maximum(near_one, sigma / self.steepest)
         if self.deepest > 1:
             below = 1 - (2 * (2 - self.deepest) - self.deepest * sigma / MARGIN) / (4 * (self.deepest - 1))
             least = torch.maximum(least, below)
@@ -141,9 +159,9 @@ class Region:
         """s of p, of β, of D and of p_2 for LEPDO's constants, σ = c_s/c_u; `mixing` is c_u w_ij/2 as a share of its bound."""
         D = gamma / sigma
         low, high = self._ratios
-        lowest = float(self.least_alpha(torch.tensor(min(sigma, 1.0), dtype=torch.float64)))
+        lowest = float(self.least_alpha(torch.tensor(min(sigma, self.largest), dtype=torch.float64)))
         for what, value, least, most in (
-            ("gamma", gamma, LEAST_STEP * self.reach, min(self.reach, D)),
+            ("gamma", gamma, LEAST_STEP * self.reach, min(self.reach, self.largest * D)),
             ("gamma c_u / c_s", D, low, high),
             ("c_u w_ij / 2, as a share of its largest value,", float(mixing.max()), 1 / self.spread, 1.0),
             ("c_u w_ij / 2, as a share of its largest value,", float(mixing.min()), 1 / self.spread, 1.0),

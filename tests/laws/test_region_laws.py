@@ -16,7 +16,7 @@ from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo, special_initialisation
 from milodo.learned.momentum import MOST_ANNEALED
-from milodo.learned.region import DEEPEST, LEAST_STEP, SPREAD, Region, mixing_bound
+from milodo.learned.region import DEEPEST, LEAST_STEP, MOST_STEEP, SPREAD, STEEPEST, Region, mixing_bound
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, StackedNetwork, degraded
 from milodo.problems import L1, Lasso, LeastSquares, Logistic, optimum
@@ -30,6 +30,7 @@ DRAWS = 10
 """Of all weights of all networks, side by side."""
 STEADY = {"anneal_after": 0}
 NESTEROV = STEADY | {"lookahead": 1.0, "reach": 1.2}
+STEEP = STEADY | {"deepest": 1.0, "steepest": MOST_STEEP}
 KINDS = pytest.mark.parametrize("kind", [STEADY, NESTEROV], ids=["half ahead", "Nesterov"])
 """Of momentum, without annealing: with little momentum, annealed dual steps take four times as long."""
 
@@ -67,6 +68,16 @@ def test_any_weights_lead_to_the_certified_optimum(kind, family, graph):
     assert float((state.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-5
 
 
+@pytest.mark.parametrize("graph", ["ring(8)", "grid(3x3)", "tree(7)", "star(6)", "erdos_renyi(8,0.4,seed=1)"])
+@pytest.mark.parametrize("family", [Lasso, Logistic])
+def test_with_dual_steps_as_large_as_any_they_lead_there_too(family, graph):
+    n = topology(graph).n
+    problem = (Lasso(n, 8, 20, 0.05) if family is Lasso else Logistic(n, 5, 12, 0.02)).sample(range(DRAWS))
+    state = after(drawn(graph, 0.2, n, every=10, spread=6.0, **STEEP), problem, StackedNetwork(graph), 4000)
+    assert float((state.memory.p / state.memory.D).max()) > 1.5
+    assert float((state.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-5
+
+
 def test_any_weights_that_are_annealed_lead_there_too():
     problem = Lasso(9, 8, 4, 0.05).sample(range(DRAWS))
     optimizer = drawn("grid(3x3)", 0.95, 9, every=10)
@@ -100,11 +111,11 @@ def radius(region, sigma, alpha, reach, lookahead):
 
 @pytest.mark.parametrize("reach, lookahead", [(1.8, 0.5), (1.98, 0.5), (1.2, 1.0), (1.5, 0.75)])
 @pytest.mark.parametrize("gap", [0.003, 0.1, 0.5])
-@pytest.mark.parametrize("deepest", [0.9, 1.1, 1.26, 1.3])
+@pytest.mark.parametrize("deepest", [0.9, 1.0, 1.1, 1.26, 1.3])
 def test_the_region_is_stable_mode_by_mode(deepest, gap, reach, lookahead):
     """Whatever β may be; a reach a little over 4/(1 + 2h) is not."""
-    region = Region(0.98, reach, 4.0, gap, deepest)
-    sigma = torch.logspace(-3, 0, 25, dtype=torch.float64)
+    region = Region(0.98, reach, 4.0, gap, deepest, MOST_STEEP if deepest <= 1 else STEEPEST)
+    sigma = torch.logspace(-3, math.log10(region.largest), 25, dtype=torch.float64)
     for s in (0.0, 0.5, 1.0):
         alpha = region.least_alpha(sigma) ** s
         assert float(radius(region, sigma, alpha, reach, lookahead).max()) <= 1 + 1e-9
