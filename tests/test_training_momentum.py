@@ -80,3 +80,11 @@ def test_iterations_to_gaps_are_those_of_the_run_and_what_is_missed_counts_for_m
 def test_random_first_weights_are_not_chosen_by_iterations():
     with pytest.raises(InvalidInput, match="validation_gaps need first weights that converge"):
         experiment(optimizer={"kind": "milodo", "initial": "random"})
+
+
+def test_where_the_start_is_the_optimum_the_first_iteration_counts():
+    problem, net = Lasso(4, 12, 6, 50.0).sample([0, 1]), StackedNetwork("ring(4)")
+    best = optimum(problem).value
+    assert torch.equal(problem.objective(problem.start().mean(-2), OBSERVER), best)
+    with torch.no_grad():
+        assert bool((log_iterations(LEPDO(gamma=0.01), problem, net, best, [1e-2, 1e-6], 20, OBSERVER) == 0).all())

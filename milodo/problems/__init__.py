@@ -4,6 +4,7 @@ from typing import Any
 
 from milodo.problems.base import Family, Problem, instance_seeds, stream
 from milodo.problems.custom import CustomProblem
+from milodo.problems.gabor import GaborLasso
 from milodo.problems.lasso import Lasso, LeastSquares
 from milodo.problems.linear import LinearModel
 from milodo.problems.logistic import Logistic, LogisticRegression
@@ -16,7 +17,7 @@ from milodo.problems.sampled import Sampled
 from milodo.problems.softmax import Softmax
 
 FAMILIES: dict[str, type[Any]] = {
-    "lasso": Lasso, "logistic": Logistic,
+    "lasso": Lasso, "logistic": Logistic, "gabor-lasso": GaborLasso,
     "bsds-lasso": BSDSLasso, "census": Census, "breast-cancer": BreastCancer,
     "mlp": MLPFamily, "resnet": ResNetFamily, "cnn": CNNFamily, "digits-mlp": DigitsMLPFamily,
     "digits-cnn": DigitsCNNFamily,
@@ -25,7 +26,7 @@ FAMILIES: dict[str, type[Any]] = {
 
 __all__ = [
     "FAMILIES", "L1", "REGULARIZERS", "BSDSLasso", "Box", "BreastCancer", "Census", "CustomProblem", "ElasticNet",
-    "Family", "Lasso", "LeastSquares", "LinearModel",
+    "Family", "GaborLasso", "Lasso", "LeastSquares", "LinearModel",
     "Logistic", "LogisticRegression", "MLPFamily", "Neural", "NonNegative", "Problem", "Reference", "Regularizer",
     "ResNetFamily", "Sampled", "Softmax", "Zero", "instance_seeds", "optimum", "stream",
 ]  # fmt: skip

@@ -27,12 +27,13 @@ def log_iterations(
     a decade in as many iterations as there were; ∞ where the end is not finite."""
     asked = torch.tensor(gaps, dtype=torch.float64)
     needed = torch.full((*best.shape, len(gaps)), math.inf, dtype=torch.float64)
+    least = torch.finfo(torch.float64).tiny  # where the start is the optimum
     before = gap = (problem.objective(mean_point(problem.start(), observer), observer).double() - best).unsqueeze(-1)
     for k, state in enumerate(islice(iterate(optimizer, problem, net), 1, iterations + 1), 1):
         if k % LOOK and k != iterations:
             continue
         gap = (problem.objective(mean_point(state.x, observer), observer).double() - best).unsqueeze(-1)
-        share = (before / asked).log() / (before / gap.clamp(min=torch.finfo(torch.float64).tiny)).log()
+        share = (before.clamp(min=least) / asked).log() / (before.clamp(min=least) / gap.clamp(min=least)).log()
         crossed = (gap <= asked) & needed.isinf()
         needed = torch.where(crossed, k - LOOK + LOOK * share.clamp(0, 1), needed)
         before = gap

@@ -14,7 +14,7 @@ from milodo.problems import FAMILIES, L1, Box, Lasso, Logistic, Zero, instance_s
 from milodo.problems.linear_family import LinearFamily
 from milodo.problems.synthetic import sparse_truth
 
-FIXED = {"bsds-lasso": (5, 8, 5), "census": (5, 14, 6), "breast-cancer": (5, 30, 6)}
+FIXED = {"bsds-lasso": (5, 8, 5), "gabor-lasso": (5, 8, 5), "census": (5, 14, 6), "breast-cancer": (5, 30, 6)}
 """Shapes of families whose data have a say in them: a square of pixels, 14 attributes, 30 features."""
 
 
