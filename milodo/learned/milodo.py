@@ -80,8 +80,8 @@ class MiLoDoRecipe(Recipe):
     deepest: Positive = DEEPEST
     """With momentum: the largest eigenvalue of the mixing, at most 1.3; easy problems want about 1."""
     steepest: Positive = STEEPEST
-    """With momentum: the dual step p_i/D_i is at most so many times 1 - β_i, and at most half of it; easy problems, on which mixing
-    is what takes time, want 3.6, the most, with deepest = 1."""
+    """With momentum: the dual step p_i/D_i is at most so many times 1 - β_i, and at most half of it; easy problems, on which
+    mixing is what takes time, want 3.6, the most, with deepest = 1."""
     lookahead: Lookahead = 0.5
     """With momentum: how far ahead the gradient is taken, as a share of the momentum; 1 is Nesterov's."""
     anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER

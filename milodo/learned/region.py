@@ -115,8 +115,8 @@ class Region:
             raise InvalidInput(f"steepest is {self.steepest:g}, but it must lie between {STEEPEST:g} and {MOST_STEEP:g}.")
         if self.steepest > STEEPEST and self.deepest > 1:
             raise InvalidInput(
-                f"steepest is {self.steepest:g} with deepest = {self.deepest:g}: dual steps so large are stable only where mixing "
-                "overshoots nowhere. Give deepest = 1 or less."
+                f"steepest is {self.steepest:g} with deepest = {self.deepest:g}: dual steps so large are stable only where "
+                "mixing overshoots nowhere. Give deepest = 1 or less."
             )
 
     @property

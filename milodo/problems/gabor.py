@@ -23,8 +23,8 @@ NARROWEST = 0.6
 LONGEST = 1.2
 """Logarithm of how many times longer than wide a window may be."""
 FREQUENCY, HIGHEST = 0.8, 2.5
-"""Mean and maximum of the frequency of an atom's wave, in radians a pixel. With these the singular values of a 100 x 200 dictionary
-fall as those of one learnt from photographs: from 33 over 8 (the 20th) and 4 (the 40th) to 0.2 (the 80th)."""
+"""Mean and maximum of the frequency of an atom's wave, in radians a pixel. With these the singular values of a 100 x 200
+dictionary fall as those of one learnt from photographs: from 33 over 8 (the 20th) and 4 (the 40th) to 0.2 (the 80th)."""
 CONTRAST = (5.0, 60.0)
 """Standard deviation of a patch, in grey levels, evenly on a logarithmic scale."""
 CROP = 4
@@ -33,7 +33,7 @@ CROP = 4
 
 @dataclass(frozen=True)
 class GaborLasso(LinearFamily):
-    """Sparse codes of random patches by random Gabor functions (Daugman 1985), which is what dictionaries of photographs look like.
+    """Sparse codes of random patches by random Gabor functions (Daugman 1985), as dictionaries of photographs look.
 
     The patch is a random field whose amplitudes fall as 1/frequency, as those of photographs do (Field 1987), minus its mean; an
     atom is a plane wave in a Gaussian window. Node i holds rows iN to (i+1)N of both, and atoms have one common length, such that
