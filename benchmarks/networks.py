@@ -24,6 +24,7 @@ from statistics import mean, median
 from typing import Any
 
 import torch
+from _adam import DAdam
 from _kept import Kept
 from _measure import verdict
 
@@ -40,7 +41,8 @@ from milodo.problems.neural_families import NeuralFamily
 GOAL = 1.1
 LOOKS = 20
 GAMMAS = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)
-COARSE = (0.1, 0.2, 0.4)
+COARSE: dict[str, tuple[float, ...]] = {"gamma": (0.05, 0.1, 0.2, 0.4), "alpha": (0.1,)}
+COARSE_OF: dict[str, tuple[float, ...]] = {"prox-ed": (0.2, 0.4, 0.8, 1.6), "d-adam": (0.001, 0.003, 0.01)}
 OBSERVER = StackedObserver()
 UNLIKE = "dirichlet(0.3)"
 MLP = ("milodo-mlp-ring10-paper", "milodo-mlp-ring10")
@@ -54,9 +56,9 @@ class Case:
     iterations: int
     instances: int = 2
     coarse: bool = False
-    """Whether three step sizes and one momentum must do."""
+    """Whether a few step sizes and one momentum must do."""
     own: tuple[str, ...] = ()
-    """Optimizers that were made for such a network on this graph, of dealt-alike data."""
+    """Optimizers that were made for such a network on this graph."""
 
 
 def family(name: str, **options: Any) -> NeuralFamily:
@@ -70,7 +72,8 @@ CASES = {
     "mlp-ring10-dirichlet": Case(family("mlp", n=10, N=5000, split=UNLIKE, evaluate=500), "ring(10)", 300, own=MLP),
     "cnn-ring8-uniform": Case(family("cnn", n=8, N=2000, evaluate=250), "ring(8)", 200),
     "digits-grid9-label": Case(family("digits-mlp", n=9, N=150, split="label"), "grid(3x3)", 200),
-    "resnet-ring5-uniform": Case(family("resnet", n=5, N=5000, evaluate=100), "ring(5)", 60, 1, True, RESNET),
+    "resnet-ring5-uniform": Case(family("resnet", n=5, N=5000, evaluate=300), "ring(5)", 60, 2, True, RESNET),
+    "resnet-ring5-dirichlet": Case(family("resnet", n=5, N=5000, split=UNLIKE, evaluate=300), "ring(5)", 60, 2, True, RESNET),
 }
 
 Constants = dict[str, float]
@@ -85,6 +88,7 @@ RIVALS: dict[str, tuple[Callable[..., Algorithm], dict[str, tuple[float, ...]]]]
     "qg-dsgdm": (QGDSGDm, {"gamma": GAMMAS, "alpha": (0.1, 0.3)}),
     "dsgdm": (DSGDm, {"gamma": GAMMAS, "alpha": (0.1, 0.3)}),
     "prox-ed": (ProxED, {"gamma": (0.1, 0.2, 0.4, 0.8)}),
+    "d-adam": (DAdam, {"gamma": (0.001, 0.003, 0.01, 0.03)}),
 }
 
 
@@ -111,7 +115,7 @@ def tuned(name: str, case: Case) -> Constants:
     make, grid = RIVALS[name]
     (seed,) = instance_seeds("tuning", 1)
     if case.coarse:
-        grid = grid | {"gamma": COARSE} | ({"alpha": (0.1,)} if "alpha" in grid else {})
+        grid = {key: COARSE[key] for key in grid} | ({"gamma": COARSE_OF[name]} if name in COARSE_OF else {})
     candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     ends = [run(make(**constants), case, seed, case.iterations, 1)[0][-1] for constants in candidates]
     return candidates[ends.index(min(ends))]
