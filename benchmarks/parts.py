@@ -3,7 +3,6 @@
     python benchmarks/parts.py bits         iterations with messages of 64, 8, 6, 4 and 3 bits
     python benchmarks/parts.py curvature    rounds and bytes of Tree-Newton with curvatures of 64, 16 and 8 bits
     python benchmarks/parts.py code         bytes of messages in a code and without it, and the time it takes
-    python benchmarks/parts.py guard        iterations of Accelerated-ED: bare, guarded, and guarded with bad constants
     python benchmarks/parts.py uneven       rounds with one step for all, and with steps of each node's own
     python benchmarks/parts.py local        rounds and bytes of gossip with local steps, kept in docs/records/local.json
 
@@ -23,7 +22,7 @@ from _costs import Costs, Instances, gossip
 from _kept import Kept
 from _measure import medians
 
-from milodo.algorithms import DAPG, LEPDO, AcceleratedED, Algorithm, GuardedED, Remembering, TreeAPG, TreeNewton
+from milodo.algorithms import DAPG, LEPDO, AcceleratedED, Algorithm, Remembering, TreeAPG, TreeNewton
 from milodo.algorithms.auto import choose, gossips, learn, made
 from milodo.algorithms.uneven import LONGER, priced
 from milodo.network import Bits, Coded, Format, StackedNetwork
@@ -109,17 +108,6 @@ def code(count: int) -> None:
             row(method.method.label, graph, f"{d:,}", str(exact + plain.size(d, torch.float64)), f"{each:.0f}", *times)
 
 
-def guard(count: int) -> None:
-    table("graph", "bare", "guarded", "guarded, gamma x10, beta = 0.999, sigma x20")
-    for graph in ("ring(10)", "grid(5x5)", "tree(31)", "star(20)", "path(10)"):
-        instances, net = lasso(graph, count), StackedNetwork(graph)
-        bare, L = own(instances.problem, net), float(instances.problem.lipschitz().max())
-        sigma = bare.allowed(net)[1] if bare.dual is None else bare.dual
-        bad = GuardedED(**{**bare.chosen, "gamma": 10 * bare.gamma, "momentum": 0.999, "dual": 20 * sigma}, floor=1.2 / L)
-        good = GuardedED(**bare.chosen, floor=min(bare.gamma, 1.2 / L))
-        row(graph, *(said(instances.costs(m, StackedNetwork(graph), GAPS, most=3000), "k") for m in (bare, good, bad)))
-
-
 def curved(n: int, curvatures: Sequence[float], count: int) -> Instances:
     """LASSO(n,100,10,0.1) whose sites count for so much, relative to each other."""
     seeds = instance_seeds("test", count)
@@ -172,7 +160,7 @@ def local(count: int) -> None:
             row(graph, label, steps, said(exact, "rounds"), said(few, "rounds"), said(few, "bytes"))
 
 
-PARTS = {"bits": bits, "curvature": curvature, "code": code, "guard": guard, "uneven": uneven, "local": local}
+PARTS = {"bits": bits, "curvature": curvature, "code": code, "uneven": uneven, "local": local}
 
 
 def main() -> None:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
         DecentLaM,
         DSGDm,
         GradientTracking,
-        Guarded,
-        GuardedED,
         PGExtra,
         PrimalDual,
         ProxATC,
@@ -82,7 +80,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADMM", "APAPC", "DAPG", "DPSGD", "L1", "LEARNED", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Algorithm", "BaseRules",
     "Bits", "Box", "Cast", "CustomProblem", "DSGDm", "DecentLaM", "DistributedNetwork", "ElasticNet", "Facts", "Family",
-    "Gossip", "GradientTracking", "Guarded", "GuardedED", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares",
+    "Gossip", "GradientTracking", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares",
     "Levels", "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage",
     "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Reference", "Regularizer",
     "Remembering", "Result", "Softmax", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic",

@@ -49,7 +49,6 @@ def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
     step = 0.5 / float(problem.lipschitz().max())
     return {
         "accelerated-ed": {"gamma": step, "K": 2},
-        "guarded-ed": {"gamma": step, "K": 2},
         "tree-apg": {},
         "tree-newton": {},
         "flood-apg": {},

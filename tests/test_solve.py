@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from milodo.algorithms import METHODS, Guarded, ProxED
+from milodo.algorithms import METHODS, ProxED
 from milodo.errors import InvalidInput
 from milodo.loop import Result, Stop, check, iterate, solve
 from milodo.metrics import consensus_error, judged_point, mean_point, residual
@@ -83,7 +83,7 @@ def test_a_run_ends_when_its_seconds_are_used(problem, net):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.space and not issubclass(method, Guarded)])
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.space])
 def test_divergence_is_a_result(name, build, dtype):
     problem = Lasso(6, 8, 20, 0.1).sample([0, 1], dtype=dtype)
     first = next(iter(METHODS[name].space))

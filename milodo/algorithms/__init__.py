@@ -11,8 +11,6 @@ from milodo.algorithms.decentlam import DecentLaM
 from milodo.algorithms.dsgdm import DSGDm
 from milodo.algorithms.flood_apg import FloodAPG
 from milodo.algorithms.gradient_tracking import GradientTracking
-from milodo.algorithms.guard import Guarded
-from milodo.algorithms.guarded_ed import GuardedED
 from milodo.algorithms.lepdo import LEPDO
 from milodo.algorithms.odapg import ODAPG
 from milodo.algorithms.parameters import Choice, Continuous, Factor, Fraction, Given, Parameter, Share, StepSize
@@ -37,7 +35,6 @@ METHODS: dict[str, type[Algorithm]] = {
     "primal-dual": PrimalDual,
     "lepdo": LEPDO,
     "accelerated-ed": AcceleratedED,
-    "guarded-ed": GuardedED,
     "tree-apg": TreeAPG,
     "tree-newton": TreeNewton,
     "flood-apg": FloodAPG,
@@ -53,7 +50,7 @@ METHODS: dict[str, type[Algorithm]] = {
 
 __all__ = [
     "ADMM", "APAPC", "DAPG", "DPSGD", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Ahead", "Algorithm", "Choice", "Continuous",
-    "DSGDm", "DecentLaM", "Factor", "FloodAPG", "Fraction", "Given", "GradientTracking", "Guarded", "GuardedED", "PGExtra",
+    "DSGDm", "DecentLaM", "Factor", "FloodAPG", "Fraction", "Given", "GradientTracking", "PGExtra",
     "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Remembering", "Share", "StepSize",
     "TreeAPG", "TreeNewton",
 ]  # fmt: skip

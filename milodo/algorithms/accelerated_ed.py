@@ -183,14 +183,7 @@ class AcceleratedED(OverAverage):
     def step(self, state: State, problem: Problem, net: Network) -> State:
         most, sigma = self.allowed(net)
         most, sigma = most if self.momentum is None else self.momentum, sigma if self.dual is None else self.dual
-        return self.moved(state, problem, net, self.gamma, most, sigma)
-
-    def allowed(self, net: Network) -> tuple[float, float]:
-        """β at most, and σ, by what A leaves of disagreement."""
-        return bounds(self.A(net).contraction if net.holds else 1.0)
-
-    def moved(self, state: State, problem: Problem, net: Network, gamma: Step, most: Step, sigma: Step) -> State:
-        """A step with these γ, largest β and σ; γ and σ must be the same at all nodes that hear each other."""
+        gamma = self.gamma
         if self.steps is not None:
             gamma = gamma * state.x.new_tensor([self.steps[i] for i in net.nodes]).unsqueeze(-1)
         t = (1 + (1 + 4 * state.t**2).sqrt()) / 2
@@ -209,3 +202,7 @@ class AcceleratedED(OverAverage):
         restart = (trend > 0) & (state.calm >= APART)
         t, calm = torch.where(restart, 1.0, t), torch.where(restart, 0.0, state.calm + 1)
         return State(x, state.x, y, t, trend, calm, lost)
+
+    def allowed(self, net: Network) -> tuple[float, float]:
+        """β at most, and σ, by what A leaves of disagreement."""
+        return bounds(self.A(net).contraction if net.holds else 1.0)

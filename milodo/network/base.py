@@ -15,7 +15,6 @@ from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, whole
 from milodo.network.channels import Channel, Format, Outage
-from milodo.network.levels import Levels
 from milodo.network.memory import Memory, Slot, beside, decoded, encoded, lengths, plus, size, sizes, understood, varies
 from milodo.network.routes import Route, Routes
 from milodo.network.sums import Sums
@@ -75,8 +74,6 @@ class Network(Sums):
     """Which undirected edges this iteration's graph has [edges]; None for all of them."""
     memory: Memory | None = None
     """Of one iteration of a method that remembers what was said (`remembering`)."""
-    levels: Levels | None = None
-    """Of one iteration of a method whose nodes may be at different ones (`among`)."""
 
     def __init__(
         self,
@@ -202,31 +199,10 @@ class Network(Sums):
         net.w = _weights(net.mixing, self.routes, self.dtype, self.device)
         return net
 
-    def among(self, levels: Levels) -> Self:
-        """The same, where a node hears only neighbours at its own level; for one iteration."""
-        net = copy(self)
-        net.levels = levels
-        return net
-
     @abstractmethod
     def _carry(self, message: Tensor, route: Route, up: Tensor | None = None, *, varies: bool = False) -> Tensor:
         """The transport: what arrives of a message along a route, over the edges that are up (all of them unless said). Where
         messages vary in length, zeros behind their last byte do not travel."""
-
-    def _exchange(self, x: Tensor, route: Route, exact: int = 0) -> Exchanged:
-        """One round; what comes from another level counts as not heard, like what a link that is down does not carry."""
-        if self.levels is None:
-            return self._sent(x, route, exact)
-        by_node = route is self.routes.of_nodes
-        own = self.levels.own if by_node else self.spread(self.levels.own)
-        said, heard, up, each = self._sent(torch.cat((x, own), dim=-1), route, exact + 1)
-        said, heard, theirs = said[..., :-1], heard[..., :-1], heard[..., -1:].detach()
-        alike = theirs == (self.spread(own) if by_node else own)
-        self.levels.hear(self.max(theirs))
-        if bool(alike.all()):
-            return Exchanged(said, heard, up, each)
-        own_words = self.spread(said) if by_node and not each else said
-        return Exchanged(said, torch.where(alike, heard, own_words), alike if up is None else alike & up, each)
 
     def working(self) -> Tensor | None:
         if self.outage is None:
@@ -235,7 +211,7 @@ class Network(Sums):
         self.round += 1
         return drawn if self.open is None else drawn & self.open
 
-    def _sent(self, x: Tensor, route: Route, exact: int) -> Exchanged:
+    def _exchange(self, x: Tensor, route: Route, exact: int = 0) -> Exchanged:
         """The one way to send: shortened, counted, carried, and not heard where a link is down. One round.
 
         The last `exact` columns are numbers that must arrive as they are, whatever the format.

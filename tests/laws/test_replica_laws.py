@@ -92,7 +92,6 @@ class Packed(StackedNetwork):
 CASES = {
     "tree-apg": ("ring(4)", Coded(Bits(4)), 80),
     "accelerated-ed": ("ring(4)", Coded(Levels(5)), 330),
-    "guarded-ed": ("ring(3)", Levels(5), 130),
     "prox-ed": ("ring(4)", Bits(8), 150),
 }
 """Graph, messages, and iterations in which an undisturbed run and one that began anew arrive at rounding."""

@@ -40,13 +40,13 @@ BY_NAME = methods(GRAPH)
 
 
 LOCAL = {
-    "algorithms/guard.py": {"step"}, "algorithms/tree_newton.py": {"minimised"},
+    "algorithms/tree_newton.py": {"minimised"},
     "fit/newton.py": {"_aim", "sparse_quadratic", "value"},
-    "network/base.py": {"_count", "_exchange"}, "network/coded.py": {"_packed"}, "network/frames.py": {"trimmed", "untrimmed"},
+    "network/base.py": {"_count"}, "network/coded.py": {"_packed"}, "network/frames.py": {"trimmed", "untrimmed"},
     "network/traffic.py": {"<genexpr>"}, "problems/base.py": {"check_finite"},
     "bench/recorder.py": {"look"}, "fit/model.py": {"fit_model"}, "fit/path.py": {"<listcomp>"},
 }  # fmt: skip
-"""Where a rank may look at numbers of its own: levels that travel with every message, small problems whose solutions are averaged
+"""Where a rank may look at numbers of its own: small problems whose solutions are averaged
 or kept, lengths, counts, its own data; and, in the last line, what is written down at the end."""
 
 
@@ -116,7 +116,7 @@ def test_every_format_sends_the_same(messages):
     agree(solved(BY_NAME["prox-ed"], Stop(steps=6, every=3), messages=messages))
 
 
-@pytest.mark.parametrize("name", ["prox-ed", "guarded-ed", "milodo", "prox-lead"])
+@pytest.mark.parametrize("name", ["prox-ed", "milodo", "prox-lead"])
 def test_links_that_fail_carry_the_same(name):
     agree(solved(BY_NAME[name], Stop(steps=8, tolerance=1e-12, every=3), outage=0.3))
 
@@ -215,7 +215,7 @@ def test_what_is_paid_for_is_chosen_alike(loss, pay):
     )
 
 
-@pytest.mark.parametrize("name", ["prox-ed", "tree-newton", "guarded-ed"])
+@pytest.mark.parametrize("name", ["prox-ed", "tree-newton"])
 def test_methods_that_are_asked_for_fit_alike(name):
     agree(
         fitted(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_algorithm_laws import close, run, start
 
-from milodo.algorithms import AcceleratedED, GuardedED, Remembering
+from milodo.algorithms import AcceleratedED, Remembering
 from milodo.algorithms.auto import choose, everybodys, gossips, learn, made
 from milodo.algorithms.uneven import LONGER, priced, uneven
 from milodo.bench.run_file import MethodFacts
@@ -110,16 +110,6 @@ def test_relabelling_nodes_relabels_the_trajectory():
     renamed, moved = Topology.from_edges((order[i], order[j]) for i, j in net.topology.edges), problem.at(back)
     other = run(own_steps(moved), moved, StackedNetwork(renamed), 20, start(problem)[..., back, :])
     close(other, tree_map(lambda leaf: leaf[..., back, :], state))
-
-
-def test_a_guard_takes_them_along():
-    problem, net = uneven_problem(6, 100.0), StackedNetwork("ring(6)")
-    bare = own_steps(problem)
-    method = GuardedED(gamma=10 * bare.gamma, K=1, steps=bare.steps, floor=bare.gamma)
-    best = optimum(problem).x.unsqueeze(-2)
-    looks = itertools.islice(iterate(method, problem, net), 0, 7001, 50)
-    state = next(state for state in looks if float((state.x - best).norm(dim=-1).max()) < 1e-5)
-    assert state.level.any()
 
 
 def test_everybody_learns_everybodys_curvature_only_where_they_differ():

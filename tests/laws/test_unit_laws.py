@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from unit_cases import SMALL, certified_and_wrong, rescaled, runs
 
-from milodo.algorithms import METHODS, Guarded
+from milodo.algorithms import METHODS
 from milodo.bench.recorder import Limits, Recorder, record
 from milodo.fit import Site, Task, fit_here
 from milodo.loop import Result, Stop, solve
@@ -47,8 +47,6 @@ from real import together
 
 OBSERVER = StackedObserver()
 EXACT = sorted(name for name, method in METHODS.items() if method.exact)
-GUARDED = [name for name, method in METHODS.items() if issubclass(method, Guarded)]
-"""They do not diverge (test_guard_laws.py)."""
 TARGETS = st.floats(-100, 100).map(lambda k: 10.0**k)
 FEATURES = st.floats(-12, 12).map(lambda k: 10.0**k)
 REGS = [Zero(), L1(0.1), ElasticNet(0.1, 0.2), Box(-0.3, 0.4), NonNegative(0.1), NonNegative()]
@@ -94,7 +92,7 @@ def test_a_run_stops_at_the_same_iteration_in_any_units(lasso, until_solved, in_
     assert close(there.x / scale, here.x) and close(there.objective / target / target, here.objective)
 
 
-@pytest.mark.parametrize("method", [name for name in sorted(METHODS) if METHODS[name].space and name not in GUARDED])
+@pytest.mark.parametrize("method", [name for name in sorted(METHODS) if METHODS[name].space])
 @settings(max_examples=3)
 @given(target=TARGETS)
 def test_divergence_is_seen_at_the_same_iteration_in_any_units(lasso, build, method, target):

@@ -25,13 +25,12 @@ from disturb import awake, awakened, disturbed
 
 GRAPHS = ("ring(4)", "star(4)", "grid(2x3)", "tree(4)", "erdos_renyi(4,0.6,seed=1)")
 """With four processes most have one node each; with three some hold two."""
-SHARED, FEW = 3, ("prox-ed", "dapg", "milodo", "tree-apg", "flood-apg", "guarded-ed", "milodo-momentum")
-"""Where processes share nodes, these methods are enough: one round, several, swap itself, a tree, all to all, nodes at different
-levels."""
+SHARED, FEW = 3, ("prox-ed", "dapg", "milodo", "tree-apg", "flood-apg", "milodo-momentum")
+"""Where processes share nodes, these methods are enough: one round, several, swap itself, a tree, all to all."""
 KINDS = (("perfect", {}), ("lossy", {"outage": 0.3}), ("short", {"messages": "float16"}))
 SHORT = [(GRAPHS[0], "prox-ed"), (GRAPHS[0], "milodo")]
-LOSSY = [*((GRAPHS[2], f"{name} in bits") for name in ("prox-ed", "milodo", "guarded-ed")), (GRAPHS[2], "prox-lead")]
-LOSSY += [(GRAPHS[2], "prox-ed in code"), (GRAPHS[2], "guarded-ed in code")]
+LOSSY = [*((GRAPHS[2], f"{name} in bits") for name in ("prox-ed", "milodo")), (GRAPHS[2], "prox-lead")]
+LOSSY += [(GRAPHS[2], "prox-ed in code")]
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
 STEPS, D = 20, 7
@@ -39,10 +38,6 @@ SMALL = {
     "gamma": 0.03, "eta": 0.03, "alpha": 0.05, "tau": 0.05, "K": 1, "c_s": 0.05, "c_u": 1.0,
     "theta": 0.5, "sigma": 0.5, "inner": 5, "bits": 2, "local_steps": 3, "lookahead": 0.5,
 }  # fmt: skip
-WILD = {"gamma": 3.0, "momentum": 0.999, "dual": 1.0, "K": 1}
-"""Some thirty times too long a step: nodes of a guarded method go up a level several times."""
-
-
 REMEMBERING = FEW
 """These, too, with messages of a few bits and a memory: by node, in several rounds, by arc, over a tree, all to all. On two
 graphs in a code, too, in which messages vary in length."""
@@ -65,7 +60,6 @@ def methods(graph: str) -> dict:
     """Every registered method, with parameters that do not diverge."""
     torch.manual_seed(0)
     made = {name: cls(**{key: SMALL[key] for key in cls.space}) for name, cls in METHODS.items()}
-    made["guarded-ed"] = METHODS["guarded-ed"](**WILD)
     optimizer = disturbed(MiLoDo(graph, every=3), 0.05)
     rules = BaseRules(graph, d=D, hidden=5)
     with torch.no_grad():
