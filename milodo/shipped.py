@@ -19,9 +19,14 @@ def find_experiment(name: str | Path) -> Path:
         near = difflib.get_close_matches(path.name[:QUOTE], others, n=1)
         hint = f"Did you mean {quoted(str(path.parent / near[0]))}?" if near else "See experiments/ for some to start from."
         raise InvalidInput(f"no experiment {quoted(str(path))}. {hint}")
-    package = Path(__file__).resolve().parent
-    folders = [package / "experiments", package.parent / "experiments"]  # installed; in a source tree
-    shipped = {file.stem: file for folder in folders if folder.is_dir() for file in folder.glob("*.toml")}
+    shipped = shipped_experiments()
     if str(name) not in shipped:
         raise unknown("experiment", str(name), shipped)
     return shipped[str(name)]
+
+
+def shipped_experiments() -> dict[str, Path]:
+    """Every shipped experiment by its name, whichever folder it is in: demo/, paper/, training/ or selection/."""
+    package = Path(__file__).resolve().parent
+    folders = [package / "experiments", package.parent / "experiments"]  # installed; in a source tree
+    return {file.stem: file for folder in folders for file in sorted(folder.glob("*/*.toml"))}

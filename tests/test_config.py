@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from milodo.config import load_experiment
+from milodo.config.experiment import read_content
 from milodo.errors import InvalidInput
-from milodo.shipped import find_experiment
+from milodo.shipped import find_experiment, shipped_experiments
 
 GOOD = """
 [problem]
@@ -35,7 +36,7 @@ def load(tmp_path: Path, text: str, **overrides):
     return load_experiment(path, **overrides)
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "experiments").glob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "experiments").glob("*/*.toml")), ids=lambda p: p.stem)
 def test_every_shipped_experiment_is_valid_and_found_by_its_name(path):
     experiment = load_experiment(find_experiment(path.stem))
     assert experiment.name.startswith(path.stem)  # of several panels, the first
@@ -132,6 +133,16 @@ def test_a_folder_named_like_a_shipped_experiment_does_not_hide_it(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()
     assert find_experiment("demo").name == "demo.toml"
+
+
+def test_experiments_have_names_of_their_own_and_stand_in_the_folder_of_what_they_do():
+    files = sorted((Path(__file__).parent.parent / "experiments").rglob("*.toml"))
+    assert shipped_experiments() == {file.stem: file for file in files} and len({file.stem for file in files}) == len(files)
+    assert {file.parent.name for file in files} == {"demo", "paper", "training", "selection"}
+    for file in files:
+        content = read_content(file)
+        assert ("reproduction" in content) == (file.parent.name == "paper"), file
+        assert ("training" in content) == (file.parent.name == "training"), file
 
 
 def test_one_method_may_race_twice_under_two_labels(tmp_path):

@@ -36,7 +36,7 @@ from milodo.topology import topology
 
 LONGEST = 600
 """Characters of a message: a longer one is not read."""
-EXPERIMENTS = sorted((Path(__file__).parent.parent / "experiments").glob("*.toml"))
+EXPERIMENTS = sorted((Path(__file__).parent.parent / "experiments").glob("*/*.toml"))
 TABLES = (
     "a,b,y\n1,2,3\n4,5,6\n-7.5,8e-1,0\n",
     '"size, kg";"size, cm";y\n1.5;2;3\n4;5;6\n',

@@ -16,7 +16,7 @@ from milodo.learned import LEARNED
 from milodo.report.styles import METHOD_COLOURS, PALETTE, styled
 
 REGISTERED = [*METHODS, *LEARNED, AUTO]
-EXPERIMENTS = sorted((Path(__file__).parent.parent / "experiments").glob("*.toml"))
+EXPERIMENTS = sorted((Path(__file__).parent.parent / "experiments").glob("*/*.toml"))
 WHITE, DARK = "#ffffff", "#1a1f26"
 
 

@@ -426,7 +426,7 @@ def test_what_cannot_be_trained_or_resumed_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(InvalidInput, match="Choose one"):
         Trainer(exp, tmp_path / "empty").run(resume=True, overwrite=True)
     with pytest.raises(InvalidInput, match=r"no \[training\]"):
-        Trainer(load_experiment(Path(__file__).parent.parent / "experiments" / "demo.toml"), tmp_path / "x")
+        Trainer(load_experiment(Path(__file__).parent.parent / "experiments" / "demo" / "demo.toml"), tmp_path / "x")
 
 
 def test_a_graph_file_that_was_edited_is_not_mixed_into_an_old_training(tmp_path):

@@ -105,7 +105,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(inside):
         path.relative_to(ROOT) for path in (ROOT / "milodo").rglob("*") if path.is_file() and "__pycache__" not in path.parts
     }
     assert {path.as_posix() for path in wanted} <= names
-    assert {f"milodo/experiments/{path.name}" for path in (ROOT / "experiments").glob("*.toml")} <= names
+    assert {f"milodo/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "experiments").rglob("*.toml")} <= names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"milodo"}
     assert sum(entry.file_size for entry in inside.infolist()) < 20e6
 

@@ -24,7 +24,7 @@ app = typer.Typer(
     Data sit at n sites joined by a network; a site talks only to its neighbours; together they solve
     min (1/n) Σ f_i(x) + r(x).
 
-    Start with **milodo demo**. Then copy experiments/demo.toml, change it, and run **milodo bench yours.toml**.
+    Start with **milodo demo**. Then copy experiments/demo/demo.toml, change it, and run **milodo bench yours.toml**.
     """,
 )
 for command in (

@@ -56,7 +56,7 @@ class Experiment(Table):
         if self.training is None:
             for needed in ("run", "methods"):
                 if not getattr(self, needed) or needed not in self.model_fields_set:
-                    raise ValueError(f"needs [{needed}]; experiments/demo.toml shows a complete file.")
+                    raise ValueError(f"needs [{needed}]; experiments/demo/demo.toml shows a complete file.")
         family = self.problem.build()
         need_memory(family.memory(), f"one instance of {family.name}", "Make n, d or N smaller.")
         graph = self.network.build()
@@ -204,7 +204,7 @@ def _sentence(error: dict[str, Any], model: type[BaseModel], place: Sequence[str
             hint = "It belongs into [training.optimizer]."
         return f"unknown key {quoted(key)} in {table}. {hint}"
     if error["type"] == "missing":
-        return f"{table} needs {key!r}." if tables else f"needs [{key}]; experiments/demo.toml shows a complete file."
+        return f"{table} needs {key!r}." if tables else f"needs [{key}]; experiments/demo/demo.toml shows a complete file."
     said = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return said
