@@ -59,7 +59,6 @@ def method_parameters(name: str, problem: Problem) -> dict[str, float | int]:
         "prox-atc": {"gamma": step},
         "pg-extra": {"gamma": step},
         "prox-ed": {"gamma": step},
-        "prox-lead": {"eta": step, "alpha": 0.5, "sigma": 1.0, "bits": 2},
         "d-psgd": {"gamma": step},
         "dsgdm": {"gamma": step / 2, "alpha": 0.5},
         "qg-dsgdm": {"gamma": step / 2, "alpha": 0.5},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from milodo.algorithms import ADMM, APAPC, DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED, ProxLEAD
+from milodo.algorithms import ADMM, APAPC, DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
 from milodo.loop import iterate
 from milodo.network import StackedNetwork
 from milodo.network.averaging import averaging
@@ -243,28 +243,6 @@ def test_duals_sum_to_zero(lasso, method, dual):
     """Also of nodes that start apart, and whose curvatures, and so whose first steps, differ."""
     for state in lasso.ours(method):
         assert getattr(state, dual).sum(-2).abs().max() < ROUNDING
-
-
-@pytest.mark.parametrize("b", [2, 3])
-def test_prox_lead_is_its_paper(lasso, b):
-    """As printed: H_w = W H is carried along, and of a number's magnitude, not of the number, a floor is taken."""
-    eta, alpha, gamma = lasso.gamma, 0.4, 0.8
-    x, H, Hw, dual = lasso.x0, np.zeros((N, D)), np.zeros((N, D)), np.zeros((N, D))
-    printed = [x]
-    for k in range(STEPS):
-        z = x - eta * lasso.grad(x) - eta * dual
-        u = np.stack([np.random.default_rng([k, node]).random(D) for node in range(N)])
-        share, power = np.frexp(np.abs(z - H).max(-1, keepdims=True))
-        largest = np.ceil(share * 2**16) / 2**16 * 2.0**power  # ‖·‖∞, of which messages have 16 bits
-        # ⌊-t + u⌋ = -⌊t + 1 - u⌋ for almost every u: the printed quantiser, chance turned round where a number is negative.
-        turned = np.where(z >= H, u, 1 - u)
-        Q = largest * 2.0 ** (1 - b) * np.sign(z - H) * np.floor(2.0 ** (b - 1) * np.abs(z - H) / largest + turned)
-        z_hat, zw_hat = H + Q, Hw + lasso.W @ Q
-        H, Hw = H + alpha * Q, Hw + alpha * lasso.W @ Q
-        dual = dual + gamma / (2 * eta) * (z_hat - zw_hat)
-        x = lasso.prox(z - gamma / 2 * (z_hat - zw_hat), eta)
-        printed.append(x)
-    same(lasso.trajectory(ProxLEAD(eta=eta, alpha=alpha, sigma=gamma, bits=b)), printed)
 
 
 def test_fastmix_keeps_the_mean_and_contracts_disagreement(lasso):

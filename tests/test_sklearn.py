@@ -268,7 +268,6 @@ BAD = {
     "no method": ({"method": "proxed"}, "unknown method 'proxed'"),
     "no messages": ({"messages": "4-bits"}, "unknown kind of messages"),
     "messages that are full": ({"messages": "full"}, "shortens nothing"),
-    "messages of its own": ({"method": "prox-lead", "messages": "4-bit"}, "prox-lead has messages of its own"),
     "a penalty below 0": ({"alpha": -1}, "alpha is -1, but it must be a finite number >= 0"),
     "a penalty that is a word": ({"alpha": "much"}, "alpha is 'much'"),
     "no tolerance": ({"tol": 0}, "tol is 0, but it must be a number > 0"),

@@ -82,6 +82,6 @@ def test_entries_of_one_method_share_its_colour_and_differ_in_dashes_and_markers
 def test_names_that_are_no_methods_keep_theirs_and_do_not_share():
     alone = styled(["mine"])["mine"]
     assert (alone.light, alone.dark) in PALETTE
-    assert styled(["prox-lead", "mine", "apapc"])["mine"] == alone
+    assert styled(["admm", "mine", "apapc"])["mine"] == alone
     graphs = styled([f"ring({n})" for n in range(3, 3 + len(PALETTE))])
     assert len({style.light for style in graphs.values()}) == len(PALETTE)

@@ -19,7 +19,6 @@ from milodo.algorithms.primal_dual import PrimalDual
 from milodo.algorithms.prox_atc import ProxATC
 from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
-from milodo.algorithms.prox_lead import ProxLEAD
 from milodo.algorithms.qg_dsgdm import QGDSGDm
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import TreeAPG
@@ -40,7 +39,6 @@ METHODS: dict[str, type[Algorithm]] = {
     "flood-apg": FloodAPG,
     "apapc": APAPC,
     "admm": ADMM,
-    "prox-lead": ProxLEAD,
     "d-psgd": DPSGD,
     "dsgdm": DSGDm,
     "qg-dsgdm": QGDSGDm,
@@ -51,6 +49,6 @@ METHODS: dict[str, type[Algorithm]] = {
 __all__ = [
     "ADMM", "APAPC", "DAPG", "DPSGD", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Ahead", "Algorithm", "Choice", "Continuous",
     "DSGDm", "DecentLaM", "Factor", "FloodAPG", "Fraction", "Given", "GradientTracking", "PGExtra",
-    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "ProxLEAD", "QGDSGDm", "Remembering", "Share", "StepSize",
+    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "QGDSGDm", "Remembering", "Share", "StepSize",
     "TreeAPG", "TreeNewton",
 ]  # fmt: skip

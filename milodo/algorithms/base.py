@@ -27,8 +27,6 @@ class Algorithm(ABC):
     """What it asks of the network beyond links that work now and then."""
     steady: ClassVar[bool] = True
     """Whether it says the same amount in every step."""
-    remembers: ClassVar[bool] = False
-    """Whether its messages are differences from what was said before."""
     alike: ClassVar[tuple[str, ...]] = ()
     """Parts of its state [*batch, n, *], x among them, that are the same at all nodes, to the bit, if they begin with the same;
     then there is nothing to average."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,11 +52,10 @@ class Remembering(Algorithm):
     method: Algorithm
     form: Format
 
-    remembers: ClassVar[bool] = True
     State = State
 
     def __post_init__(self) -> None:
-        if self.method.remembers:
+        if isinstance(self.method, Remembering):
             raise InvalidInput(
                 f"{self.method.label} remembers already what was said, and has messages of its own. Give the method alone."
             )

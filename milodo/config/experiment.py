@@ -77,11 +77,6 @@ class Experiment(Table):
                     f"{method.name} has messages = {quoted(method.messages)}, and [network] shortens them to "
                     f"{quoted(self.network.messages)} as well. Remove one of them."
                 )
-            if method.name in METHODS and METHODS[method.name].remembers and self.network.messages != "full":
-                raise ValueError(
-                    f"{method.name} has messages of its own, and [network] shortens them to {quoted(self.network.messages)} as "
-                    "well. Remove one of them."
-                )
             if method.price == "seconds" and method.name == AUTO and self.network.link is None:
                 raise ValueError("auto with pay = 'seconds' must know the links: give [network] latency and bandwidth.")
         keys = [method.key for method in self.methods]

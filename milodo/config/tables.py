@@ -221,8 +221,6 @@ class MethodTable(Table):
             raise ValueError(f"{self.name}: 'pay' is for name = 'auto', which chooses a method by its price. Remove the key.")
         if self.messages is not None and message_format(self.messages) is None:
             raise ValueError(f"{self.name}: messages = {quoted(self.messages)} shortens nothing. Remove the key.")
-        if self.messages is not None and self.name in METHODS and METHODS[self.name].remembers:
-            raise ValueError(f"{self.name} has messages of its own. Remove 'messages'.")
         if self.over is not None:
             if self.name not in METHODS or not issubclass(METHODS[self.name], OverAverage):
                 ways = ", ".join(name for name, method in METHODS.items() if issubclass(method, OverAverage))

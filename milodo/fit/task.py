@@ -71,8 +71,6 @@ class Task:
             raise InvalidInput(f"messages = {quoted(self.messages)} shortens nothing. Leave it out.")
         if self.messages is not None and self.optimizer is not None:
             raise InvalidInput("a learned optimizer was trained with messages of its own. Leave out messages, or take a method.")
-        if self.messages is not None and self.method is not None and METHODS[self.method].remembers:
-            raise InvalidInput(f"{self.method} has messages of its own. Leave out messages.")
 
     def topology(self, sites: int) -> Topology:
         """The graph: a full name such as grid(2x3), a file, or a family's name for as many nodes as there are sites."""

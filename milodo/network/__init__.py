@@ -5,7 +5,6 @@ from milodo.network.channels import Bits, Cast, Channel, Format, Levels, Outage,
 from milodo.network.checked import CheckedNetwork
 from milodo.network.coded import Coded
 from milodo.network.distributed import DistributedNetwork, PeerLost, Peers, place
-from milodo.network.dithered import Dithered
 from milodo.network.formats import FORMATS, message_format
 from milodo.network.imperfect import degraded
 from milodo.network.observer import Observer, StackedObserver, TreeObserver
@@ -13,7 +12,7 @@ from milodo.network.stacked import StackedNetwork
 from milodo.network.traffic import Ledger, Spent, Traffic
 
 __all__ = [
-    "FORMATS", "Bits", "Cast", "Channel", "CheckedNetwork", "Coded", "DistributedNetwork", "Dithered", "Format", "Ledger",
+    "FORMATS", "Bits", "Cast", "Channel", "CheckedNetwork", "Coded", "DistributedNetwork", "Format", "Ledger",
     "Levels", "Network", "Observer", "Outage", "PeerLost", "Peers", "Spent", "StackedNetwork", "StackedObserver", "TopK",
     "Traffic", "TreeObserver", "degraded", "message_format", "place",
 ]  # fmt: skip

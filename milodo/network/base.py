@@ -252,7 +252,7 @@ class Network(Sums):
         self._count(route, x, memory.form, exact, up)
         said, heard = self._say(beside(x[..., :d] - slot.said, x, d), route, memory.form, exact, up)
         said, heard = plus(slot.said, said, d), plus(slot.heard, heard, d)
-        new_said, new_heard = memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d])
+        new_said, new_heard = said[..., :d], heard[..., :d]
         if up is None:
             memory.keep(Slot(new_said, new_heard, slot.route))
             return Exchanged(said, heard, None, each)
@@ -338,11 +338,6 @@ class Network(Sums):
         seed = whole("seed", seed)
         rows = [np.random.default_rng([seed, node]).standard_normal(shape) for node in self.nodes]
         return torch.from_numpy(np.stack(rows)).to(self.dtype).to(self.device)
-
-    def dither(self, d: int, k: int) -> Tensor:
-        """Numbers [n, d] in [0, 1), evenly distributed, that depend on the iteration and the node's id alone."""
-        rows = [np.random.default_rng([k, node]).random(d) for node in self.nodes]
-        return torch.from_numpy(np.stack(rows)).to(self.device)
 
 
 @lru_cache(maxsize=64)

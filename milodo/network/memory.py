@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from milodo.network.channels import Format
-from milodo.types import Step
 
 
 class Slot(NamedTuple):
@@ -29,12 +28,11 @@ class Memory:
     """The replicas of one iteration, in the order in which its exchanges ask for them.
 
     A step is given those of the iteration before and leaves new ones. Nothing is sent while `slots` is None: then an iteration is
-    only rehearsed, to learn how many replicas there are and of which shape; all begin at zero. Of what is said replicas take over
-    the share `alpha`; what both ends use at once is all of it.
+    only rehearsed, to learn how many replicas there are and of which shape; all begin at zero.
     """
 
-    def __init__(self, form: Format, slots: Iterable[Slot] | None, alpha: Step = 1.0) -> None:
-        self.form, self.rehearsing, self.alpha, self.new = form, slots is None, alpha, list[Slot]()
+    def __init__(self, form: Format, slots: Iterable[Slot] | None) -> None:
+        self.form, self.rehearsing, self.new = form, slots is None, list[Slot]()
         self._old = list(slots or ())
 
     def recall(self, like: Tensor, rows: int, arrivals: int | None, d: int, route: str) -> Slot:
@@ -48,10 +46,6 @@ class Memory:
 
     def keep(self, slot: Slot) -> None:
         self.new.append(slot)
-
-    def learned(self, before: Tensor, used: Tensor) -> Tensor:
-        """A replica after what was said has made of it what is used now."""
-        return used if isinstance(self.alpha, float) and self.alpha == 1 else before + self.alpha * (used - before)
 
     @property
     def replicas(self) -> Any:

@@ -140,15 +140,14 @@ class Sums(ABC):
                 said, heard = self._say(beside(part[..., :d] - slot.said, part, d), hop, memory.form, exact)
                 said, heard = plus(slot.said, said, d), plus(slot.heard, heard, d)
                 x = x.index_add(-2, hop.receivers, heard)
-                learned = memory.learned(slot.said, said[..., :d]), memory.learned(slot.heard, heard[..., :d])
-                slot = Slot(*learned, slot.route)
+                slot = Slot(said[..., :d], heard[..., :d], slot.route)
             memory.keep(slot)
         if not self.routes.up:  # alone
             return x
         slot = memory.recall(x, x.shape[-2], None, d, "total")
         if not memory.rehearsing:
             x = plus(slot.said, self._scatter(beside(x[..., :d] - slot.said, x, d), memory.form, exact), d)
-            slot = slot._replace(said=memory.learned(slot.said, x[..., :d]))
+            slot = slot._replace(said=x[..., :d])
         memory.keep(slot)
         return x
 

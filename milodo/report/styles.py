@@ -45,7 +45,7 @@ METHOD_COLOURS: dict[str, tuple[str, str]] = {
     "plus": ("#4d9a1f", "#a2e06f"), "apapc": ("#e05fb5", "#ff9edd"), "lepdo": ("#1d3f9e", "#7f9bff"),
     "admm": ("#7b818a", "#a9b0ba"),
     "tree-newton": ("#9c27b0", "#dd85ee"), "flood-apg": ("#4a36c4", "#a193ff"),
-    "primal-dual": ("#5f4b32", "#c4a77d"), "prox-lead": ("#178f9e", "#5fd3e2"),
+    "primal-dual": ("#5f4b32", "#c4a77d"),
     # Of networks.
     "d-psgd": ("#a65a00", "#e8a04f"), "dsgdm": ("#2e7d32", "#76c97a"), "qg-dsgdm": ("#ad1457", "#f06fa4"),
     "decentlam": ("#5e35b1", "#a98bf0"), "gradient-tracking": ("#455a64", "#9fb6c1"), "shared": ("#b8740a", "#ffc078"),

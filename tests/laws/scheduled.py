@@ -30,7 +30,7 @@ CHANGING = {
 """In the last each process holds two nodes."""
 REFUSE = {"dapg", "odapg", "tree-apg", "tree-newton", "flood-apg", "plus"}
 """Made for the spectrum of one graph, or for its tree."""
-FEW = ("prox-ed", "milodo", "accelerated-ed", "gradient-tracking", "accelerated-ed in bits", "prox-lead")
+FEW = ("prox-ed", "milodo", "accelerated-ed", "gradient-tracking", "accelerated-ed in bits")
 
 
 def chosen(graph: str, case: str) -> dict:

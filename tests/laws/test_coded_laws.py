@@ -16,7 +16,7 @@ from milodo.algorithms import ProxED, Remembering, TreeAPG
 from milodo.algorithms.flood_apg import FloodAPG
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
-from milodo.network import Bits, Cast, Coded, Dithered, Levels, Outage, StackedNetwork, Traffic, message_format
+from milodo.network import Bits, Cast, Coded, Levels, Outage, StackedNetwork, Traffic, message_format
 from milodo.network.memory import Memory, Slot, encoded, lengths
 from milodo.network.prefix import BOOKS, WINDOW, books, read, together, written
 from milodo.problems import Lasso
@@ -164,7 +164,6 @@ def test_names_and_what_cannot_be_coded():
     for name in ("float16-coded", "full-coded", "top-10%-coded", "5-level-coded-coded"):
         with pytest.raises(InvalidInput, match="only bits and levels are coded"):
             message_format(name)
-    for form in (Cast(torch.float16), Dithered(2, torch.zeros(1))):
-        with pytest.raises(InvalidInput, match="no symbols to code"):
-            Coded(form)
+    with pytest.raises(InvalidInput, match="no symbols to code"):
+        Coded(Cast(torch.float16))
     assert math.isinf(books(5)[-1].mean)

@@ -60,7 +60,7 @@ def test_real_trajectories_equal_simulated_ones(found, case):
         # Of rows that travel together and vary in length; digests do not.
         lengths = PREFIX * INSTANCES * (facts["sent"][2] - facts["plain"]) if "in code" in case else 0
         assert facts["carried"] == facts["sent"][1] + lengths
-        assert (facts["plain"] > 0) == ("in bits" in case or "in code" in case or "prox-lead" in case)
+        assert (facts["plain"] > 0) == ("in bits" in case or "in code" in case)
 
 
 def test_processes_whose_clocks_differ_stop_at_one_iteration(found):

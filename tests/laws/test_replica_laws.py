@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from test_algorithm_laws import start
-from test_remembering_laws import BARE
 
 from milodo.algorithms import METHODS, Remembering
 from milodo.errors import InvalidInput
@@ -47,10 +46,6 @@ def never(monkeypatch):
 def after(steps: int, states):
     """The state after so many iterations."""
     return next(itertools.islice(states, steps, None))
-
-
-def remembering(method, form):
-    return method if method.remembers else Remembering(method, form)
 
 
 def said(caplog, what: str) -> int:
@@ -151,13 +146,13 @@ def test_a_digest_is_of_the_exact_bits():
     assert torch.equal(replicas.digest(rows.mT.contiguous().mT), first)  # however they lie in memory
 
 
-FAILING = [(name, links) for name in ("prox-ed", "lepdo", "prox-lead") for links in ({"outage": 0.3}, {"schedule": "matchings"})]
+FAILING = [(name, links) for name in ("prox-ed", "lepdo") for links in ({"outage": 0.3}, {"schedule": "matchings"})]
 
 
-@pytest.mark.parametrize(("name", "links"), [*((name, {}) for name in (*BARE, "prox-lead")), *FAILING])
+@pytest.mark.parametrize(("name", "links"), [*((name, {}) for name in METHODS), *FAILING])
 def test_where_nothing_is_wrong_comparing_changes_nothing(name, links, build, often, monkeypatch, caplog):
     problem = Lasso(6, 5, 20, 0.1).sample([0, 1])
-    method = remembering(build(name, problem), Bits(4))
+    method = Remembering(build(name, problem), Bits(4))
     x0 = None if METHODS[name].alike else start(problem)  # sums need one point for all nodes
 
     def run():
@@ -173,12 +168,12 @@ def test_where_nothing_is_wrong_comparing_changes_nothing(name, links, build, of
 
 
 @pytest.mark.parametrize("graph", ["ring(6)", "star(8)", "path(12)", "complete(6)"])
-@pytest.mark.parametrize("name", ["tree-apg", "flood-apg", "accelerated-ed", "prox-lead"])
+@pytest.mark.parametrize("name", ["tree-apg", "flood-apg", "accelerated-ed"])
 def test_comparing_costs_less_than_a_hundredth_of_the_bytes(name, graph, monkeypatch):
     """Of messages about one number, which are as short as any."""
     net = StackedNetwork(graph)
     problem = Lasso(net.n, 1, 5, 0.1).sample([0])
-    method = remembering(METHODS[name].safe(float(problem.lipschitz().max()), net), Levels(5))
+    method = Remembering(METHODS[name].safe(float(problem.lipschitz().max()), net), Levels(5))
     steps = replicas.OF_SUMS if method.rounds is None else replicas.every(net) + replicas.spreading(net, 0)
 
     def run():
@@ -204,10 +199,10 @@ def tampered(state, off: float):
     return state._replace(replicas=replicas_of(slots))
 
 
-@pytest.mark.parametrize("name", ["tree-apg", "accelerated-ed", "lepdo", "prox-lead"])
+@pytest.mark.parametrize("name", ["tree-apg", "accelerated-ed", "lepdo"])
 def test_rounding_is_mended_and_nobody_begins_anew(name, build, often, caplog):
     problem, net = Lasso(6, 5, 20, 0.1).sample([0, 1]), StackedNetwork("ring(6)")
-    method = remembering(build(name, problem), Bits(6))
+    method = Remembering(build(name, problem), Bits(6))
     state = tampered(after(12, iterate(method, problem, net)), EPS)
     state = after(40, iterate(method, problem, net, after=(12, state)))
     assert said(caplog, "is not what node") == 1 and said(caplog, "in full") == 1 and not said(caplog, "anew")
@@ -229,12 +224,12 @@ def test_nodes_that_hold_different_points_are_brought_to_one(build, often, caplo
 
 @pytest.mark.parametrize(
     ("name", "links"),
-    [("prox-ed", {"schedule": "one-peer"}), ("lepdo", {"schedule": "alternating(2)"}), ("prox-lead", {"outage": 0.2})],
+    [("prox-ed", {"schedule": "one-peer"}), ("lepdo", {"schedule": "alternating(2)"}), ("accelerated-ed", {"outage": 0.2})],
 )
 def test_where_links_come_and_go_everybody_forgets_and_begins_anew(name, links, build, often, caplog):
     problem, best = solved(4)
     net = degraded(StackedNetwork("exponential(4)" if links.get("schedule") == "one-peer" else "ring(4)"), **links)
-    method = remembering(build(name, problem), Bits(8))
+    method = Remembering(build(name, problem), Bits(8))
     state = tampered(after(30, iterate(method, problem, net)), 0.1)
     state = after(1200, iterate(method, problem, net, after=(30, state)))
     assert said(caplog, "is not what node") and said(caplog, "begin anew") == 1

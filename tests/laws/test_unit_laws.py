@@ -83,8 +83,6 @@ def in_ordinary_units(lasso, until_solved) -> Callable[..., Result]:
 def test_a_run_stops_at_the_same_iteration_in_any_units(lasso, until_solved, in_ordinary_units, method, reg, target, feature):
     # Primal-Dual has one γ for x and for y, which are measured in different units: it stays in those of its features.
     feature = 1.0 if method == "primal-dual" else feature
-    if METHODS[method].remembers:  # a scale has 16 bits and its power of two: other units may round it the other way
-        target, feature = (2.0 ** round(math.log2(unit)) for unit in (target, feature))
     here, there = in_ordinary_units(method, reg), until_solved(method, rescaled(lasso, reg, target, feature))
     scale = target / feature
     assert here.status is there.status is Status.CONVERGED

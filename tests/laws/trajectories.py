@@ -29,8 +29,7 @@ SHARED, FEW = 3, ("prox-ed", "dapg", "milodo", "tree-apg", "flood-apg", "milodo-
 """Where processes share nodes, these methods are enough: one round, several, swap itself, a tree, all to all."""
 KINDS = (("perfect", {}), ("lossy", {"outage": 0.3}), ("short", {"messages": "float16"}))
 SHORT = [(GRAPHS[0], "prox-ed"), (GRAPHS[0], "milodo")]
-LOSSY = [*((GRAPHS[2], f"{name} in bits") for name in ("prox-ed", "milodo")), (GRAPHS[2], "prox-lead")]
-LOSSY += [(GRAPHS[2], "prox-ed in code")]
+LOSSY = [(GRAPHS[2], f"{name} in bits") for name in ("prox-ed", "milodo")] + [(GRAPHS[2], "prox-ed in code")]
 LARGE = "ring(100)"
 """Only for Prox-ED: dozens of nodes on a process."""
 STEPS, D = 20, 7
