@@ -10,18 +10,14 @@ import os
 import re
 import socket
 import tempfile
-import time
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from milodo.errors import InvalidInput, quoted, shortened
+from filelock import FileLock, Timeout
 
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None
+from milodo.errors import InvalidInput, quoted, shortened
 
 FORMAT = 1
 """Of the files milodo writes; one with a larger number was written by a newer milodo."""
@@ -178,43 +174,27 @@ class locked:
     def __enter__(self) -> None:
         self.made = not is_folder(self.folder)
         make_writable(self.folder)
-        until = time.monotonic() + PATIENCE
-        while (file := self._take()) is None:
-            if time.monotonic() > until:
-                raise InvalidInput(
-                    f"another milodo is writing to {quoted(str(self.folder), 200)} ({self._holder()}). Wait until it has ended, "
-                    "or choose another folder.",
-                    "out",
-                )
-            time.sleep(0.05)
-        self.file = file
+        self.lock = FileLock(self.path)
+        try:
+            self.lock.acquire(timeout=PATIENCE)
+            self.path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        except Timeout as error:
+            raise InvalidInput(
+                f"another milodo is writing to {quoted(str(self.folder), 200)} ({self._holder()}). Wait until it has ended, or "
+                "choose another folder.",
+                "out",
+            ) from error
+        except OSError:  # it cannot be locked here
+            pass
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self.path.unlink()  # while it is still ours: who opened it meanwhile sees that it has gone
-        if self.file >= 0:
-            os.close(self.file)
+        with contextlib.suppress(OSError):
+            self.lock.release()
         if self.made:
             with contextlib.suppress(OSError):  # only if nothing was written
                 self.folder.rmdir()
-
-    def _take(self) -> int | None:
-        """The locked file; -1 if it cannot be locked here; None if another process has it."""
-        try:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        except OSError:
-            return -1
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(file), self.path.stat()):
-                raise FileNotFoundError(errno.ENOENT, "removed by the one who had it")
-        except OSError as error:
-            os.close(file)
-            return None if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.ENOENT) else -1
-        os.truncate(file, 0)
-        os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        return file
 
     def _holder(self) -> str:
         try:

@@ -8,11 +8,11 @@ from typing import Self
 import torch
 from torch import Tensor
 from torch.func import grad, hessian, vmap
-from torch.utils._pytree import tree_leaves, tree_map
 
 from milodo.errors import LARGEST, InvalidInput, as_float, quoted, whole
 from milodo.problems.base import Problem, check_finite
 from milodo.problems.regularizers import Regularizer
+from milodo.tree import leaves, tree_map
 from milodo.types import NodeScalar, NodeTensor
 
 Objective = Callable[[Tensor, dict[str, Tensor]], Tensor]
@@ -38,25 +38,24 @@ class CustomProblem(Problem):
                 f"CustomProblem needs a function of x and one node's data, a dict of tensors and a regularizer such as L1(0.1), "
                 f"but got {quoted(f)}, {quoted(data)} and {quoted(reg)}."
             )
-        leaves = tree_leaves(data)
-        for leaf in leaves:
+        parts = leaves(data)
+        for leaf in parts.values():
             if not isinstance(leaf, Tensor):
                 raise InvalidInput(f"data holds {quoted(leaf)}. Give tensors only, e.g. torch.tensor(...).")
-        if not leaves or any(leaf.ndim <= instances for leaf in leaves):
+        if not parts or any(leaf.ndim <= instances for leaf in parts.values()):
             raise InvalidInput(f"every tensor in data needs {instances + 1} leading axes: instances, then nodes.")
-        lead = {tuple(leaf.shape[: instances + 1]) for leaf in leaves}
+        lead = {tuple(leaf.shape[: instances + 1]) for leaf in parts.values()}
         if len(lead) > 1:
             raise InvalidInput(f"tensors in data disagree about instances and nodes: {sorted(lead)}.")
         if lipschitz is not None and not 0 < (as_float(lipschitz) or 0) < float("inf"):
             raise InvalidInput(f"lipschitz is {quoted(lipschitz)}, but it must be a finite number > 0.")
-        for name, value in data.items():
-            for leaf in tree_leaves(value):
-                if leaf.is_floating_point():
-                    check_finite(f"data[{name!r}]", leaf)
+        for name, leaf in parts.items():
+            if leaf.is_floating_point():
+                check_finite(f"data[{name!r}]", leaf)
         self.f, self.data, self.d, self.reg, self.bound = f, data, d, reg, lipschitz
         *batch, self.n = lead.pop()
         self.batch = tuple(batch)
-        floating = next((leaf for leaf in leaves if leaf.is_floating_point()), leaves[0])
+        floating = next((leaf for leaf in parts.values() if leaf.is_floating_point()), next(iter(parts.values())))
         self.dtype = floating.dtype if floating.is_floating_point() else torch.get_default_dtype()
         self.device = floating.device
 

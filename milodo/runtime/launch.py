@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
+
+import psutil
 
 from milodo.runtime.group import GRACE, LAUNCHED
 from milodo.runtime.meeting import loopback_interface, loopback_store
@@ -63,7 +64,7 @@ def _watch(children: list[subprocess.Popen[bytes]], timeout: float) -> tuple[int
             code = children[failed[0]].returncode
             if code < 0:
                 killed = f"rank {failed[0]} was killed ({signal.Signals(-code).name})"
-        # Where all but stopped processes (state T) have ended, those will never end by themselves.
+        # Where all but stopped processes have ended, those will never end by themselves.
         only_stopped = len(left) < len(children) and all(_is_stopped(children[rank].pid) for rank in left)
         if deadline and (time.monotonic() > deadline or only_stopped):
             break
@@ -78,8 +79,8 @@ def _watch(children: list[subprocess.Popen[bytes]], timeout: float) -> tuple[int
 
 def _is_stopped(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[0] == "T"
-    except OSError:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
         return False
 
 
