@@ -22,20 +22,20 @@ from milodo.algorithms.uneven import LONGER, WORTH, priced, uneven
 from milodo.bench import cache, plan
 from milodo.bench.merge import merge_runs
 from milodo.config import load_experiment
-from milodo.config.panels import ExpectTable
 from milodo.errors import InvalidInput
 from milodo.fit.folds import deal_folds
 from milodo.folder import RunFolder
 from milodo.learned import Plus
 from milodo.network import StackedNetwork, probe
 from milodo.network.digits import digits_size
+from milodo.paper.claims import ExpectTable
+from milodo.paper.verdict import Level, _settled, judged
 from milodo.problems import Lasso
 from milodo.problems.datasets import adult
 from milodo.problems.splits import split
 from milodo.report.figures import new_figure
 from milodo.report.penalty import NAMED, _coefficients
 from milodo.report.run import Run
-from milodo.report.verdict import Level, _settled, judged
 from milodo.sklearn import DecentralizedLogisticRegression, DecentralizedLogisticRegressionCV
 from milodo.topology import topology
 from milodo.topology.flood import flood

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from milodo.cli.experiments import loaded_experiment
 from milodo.config import load_experiment
 from milodo.config.experiment import read_content
 from milodo.errors import InvalidInput
@@ -38,7 +39,7 @@ def load(tmp_path: Path, text: str, **overrides):
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "experiments").glob("*/*.toml")), ids=lambda p: p.stem)
 def test_every_shipped_experiment_is_valid_and_found_by_its_name(path):
-    experiment = load_experiment(find_experiment(path.stem))
+    experiment = loaded_experiment(Path(path.stem))
     assert experiment.name.startswith(path.stem)  # of several panels, the first
     large = path.stem.startswith(("fig-", "table-"))  # the paper itself has one instance of some of these
     assert experiment.run.instances >= 32 or large or experiment.problem.family in ("mlp", "resnet", "cnn")
@@ -72,7 +73,7 @@ def test_defaults_and_overrides(tmp_path):
         (('name = "prox-ed"', 'name = "prox-ed"\nuse = "given"\nparameters = {gamma = -1.0}'), "Prox-ED: gamma is -1, but a step size must be"),
         (('name = "prox-ed"', 'name = "prox-ed"\nuse = "given"\nparameters = {gama = 1.0}'), "unknown parameter 'gama'. Did you mean 'gamma'"),
         (('name = "prox-ed"', 'name = "prox-ed"\nparameters = {gamma = 1.0}'), "would ignore them"),
-        (('name = "prox-ed"', 'name = "prox-ed"\nuse = "published"'), "publishes no step size"),
+        (('name = "prox-ed"', 'name = "prox-ed"\nuse = "published"'), "needs the published numbers. Give them in parameters"),
         (('name = "prox-ed"', 'name = "prox-ed"\n[report]\nbaseline = "dapg"'), r"\[report\] baseline: unknown method 'dapg'"),
         (("lam = 0.1", '[problem.regularizer]\nkind = "elastic"'), "unknown regularizer 'elastic'. Did you mean 'elastic_net'"),
         (("lam = 0.1", '[problem.regularizer]\nkind = "box"\nlow = 1.0'), "regularizer 'box' takes low, high, but got low"),

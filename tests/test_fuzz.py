@@ -22,13 +22,15 @@ from rich.console import Console
 from milodo.bench.benchmark import Benchmark
 from milodo.bench.merge import merge_runs
 from milodo.bench.run_file import RunFile
+from milodo.cli.experiments import loaded_experiment
 from milodo.cli.tables import race_tables, tuning_table
-from milodo.config import Experiment, load_experiment, parse_experiment
+from milodo.config import Experiment, parse_experiment
 from milodo.errors import InvalidInput
 from milodo.fit.sites import classes_here, indicator, numeric_target, two_classes
 from milodo.fit.tables import read_site
 from milodo.learned import BaseRules, LPGExtra, MiLoDo
 from milodo.learned.checkpoint import load_optimizer, save_optimizer
+from milodo.paper.reproduction import first_panel
 from milodo.report import html
 from milodo.report.html import write_report
 from milodo.report.run import Run
@@ -77,8 +79,8 @@ def test_2000_damaged_experiments(tmp_path):
         tree, text = mutated_tree(rng, rng.choice(trees)), mutated_text(rng, rng.choice(texts))
         given = rng.choice(({}, {"seed": 3}, {"dtype": "float32"}, {"device": "cpu"}))
         file.write_bytes(as_bytes(text))
-        outcomes.append(refused(tree, lambda tree=tree: parse_experiment(tree, "mine.toml")))
-        outcomes.append(refused(text, lambda given=given: load_experiment(file, **given)))
+        outcomes.append(refused(tree, lambda tree=tree: parse_experiment(first_panel(tree, "mine.toml"), "mine.toml")))
+        outcomes.append(refused(text, lambda given=given: loaded_experiment(file, **given)))
     assert some_of_both(outcomes)
 
 

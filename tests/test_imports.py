@@ -36,7 +36,7 @@ LEVELS = (
     {"config"},
     {"training", "bench", "fit"},
     {"report"},
-    {"reproduce"},
+    {"paper"},
     {"runtime"},
     {"torch_loop", "sklearn"},
     {"cli"},
@@ -100,6 +100,13 @@ def test_imports_point_down(name):
         if within(module, "milodo") and other != own:
             assert other in LEVEL, f"{name} imports {module}, which is no room"
             assert LEVEL[other] < LEVEL[own], f"{name} imports {module}, which does not lie below it"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if room(name) not in ("paper", "cli")])
+def test_only_its_own_room_and_the_command_line_know_the_figures_of_the_paper(name):
+    assert not [module for module in imported(name) if within(module, "milodo.paper")]
+    words = (node.value for node in ast.walk(tree(name)) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    assert not [word for word in words if re.search(r"reproduc(e|tion)\b|\bfig-|\btable-", word)]
 
 
 def promised() -> dict[str, str]:

@@ -9,9 +9,9 @@ import pytest
 import small_data as small
 import torch
 
-from milodo.algorithms.published import published
 from milodo.errors import InvalidInput
 from milodo.network import StackedObserver
+from milodo.paper.step_sizes import published
 from milodo.problems import BreastCancer, BSDSLasso, Census, LogisticRegression, Zero, dictionary, instance_seeds, optimum
 from milodo.problems.datasets import breast_cancer, bsds500, census
 from milodo.problems.dictionary import dictionary as learnt

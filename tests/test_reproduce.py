@@ -12,18 +12,22 @@ import pytest
 from milodo.bench.plan import Planner
 from milodo.bench.records import Record, read_records, write_records
 from milodo.bench.run_file import MethodFacts, RunFile
+from milodo.cli.experiments import loaded_experiment
 from milodo.cli.main import run as milodo
 from milodo.config import load_experiment
-from milodo.config import reproduction as reproductions
-from milodo.config.panels import ExpectTable
-from milodo.config.reproduction import NAMES, load_reproduction
+from milodo.config.experiment import parse_experiment, read_content
 from milodo.errors import InvalidInput
 from milodo.network.stacked import CommonMixingNetwork
-from milodo.report.paper import LARGEST, draw_paper, draw_small
+from milodo.paper import reproduction as reproductions
+from milodo.paper.claims import ExpectTable
+from milodo.paper.drawing import LARGEST, draw_paper, draw_small
+from milodo.paper.reproducer import Reproducer
+from milodo.paper.reproduction import NAMES, first_panel, load_reproduction
+from milodo.paper.results_page import replaced, section
+from milodo.paper.step_sizes import STEP_SIZES, published
+from milodo.paper.verdict import Finding, Level, Verdict, consensus_over, judged, verdict
 from milodo.report.run import Run
-from milodo.report.section import replaced, section
-from milodo.report.verdict import Finding, Level, Verdict, consensus_over, judged, verdict
-from milodo.reproduce import Reproducer
+from milodo.shipped import shipped_experiments
 from milodo.status import Status
 
 PG_EXTRA = '{ name = "pg-extra", iterations = 60 }'
@@ -124,7 +128,7 @@ def test_every_figure_and_table_is_valid_in_both_sizes_without_data(name, size, 
 
 
 def test_the_first_panel_at_laptop_size_is_an_ordinary_experiment(tiny):
-    first, loaded = load_experiment(tiny), load_reproduction(tiny)
+    first, loaded = parse_experiment(first_panel(read_content(tiny), "tiny"), "tiny"), load_reproduction(tiny)
     assert first == loaded.panels[0].experiment and first.name == "tiny-ring"
 
 
@@ -164,7 +168,7 @@ def test_mistakes_get_a_sentence(tiny, change, says):
 def test_published_numbers_of_another_size_are_held_and_the_rest_is_tuned(tiny):
     text = TINY.replace(PG_EXTRA, '{ name = "dapg", use = "published", parameters = { eta = 0.02 } }')
     tiny.write_text(text.partition("[[reproduction.panels]]")[0])
-    experiment = load_experiment(tiny)
+    experiment = load_reproduction(tiny).panels[0].experiment
     planner = Planner(experiment, experiment.network.network(seed=0), lambda *_: None)
     for method in experiment.methods:
         facts, tuning = planner.plan(method)
@@ -173,9 +177,30 @@ def test_published_numbers_of_another_size_are_held_and_the_rest_is_tuned(tiny):
         assert (tuning is None) == (method.key == "prox-ed (published)")
 
 
+def test_published_step_sizes_are_those_of_the_papers_table(tiny):
+    """Filled in where a figure says only that they are the published ones; elsewhere experiments repeat them."""
+    shape = "n = 10\nd = 300\nN = 10\nlam = 0.1"
+    text = TINY.replace("n = 5\nd = 6\nN = 10", shape).replace("ring(5)", "ring(10)").replace("star(5)", "star(10)")
+    tiny.write_text(text.replace(", parameters = { gamma = 0.02 } }, {", " }, {").replace("problem = { d = 4 }\n", ""))
+    for panel in load_reproduction(tiny).panels:
+        assert panel.experiment.methods[0].parameters == {"gamma": 0.03}
+    tiny.write_text(text.replace(", parameters = { gamma = 0.02 } }, {", " }, {"))  # with d = 4 there is no such number
+    with pytest.raises(InvalidInput, match="publishes no step size for 'prox-ed' on lasso"):
+        load_reproduction(tiny)
+    said = 0
+    for name in shipped_experiments():
+        experiment = loaded_experiment(Path(name))
+        steps = STEP_SIZES.get(experiment.problem.build(), {})
+        for method in experiment.methods:
+            if method.use == "published" and method.name in steps:
+                assert method.parameters == published(method.name, experiment.problem.build()), (name, method.name)
+                said += 1
+    assert said > 40
+
+
 def test_common_mixing_is_for_simulation(tiny):
     tiny.write_text(TINY.replace('topology = "ring(5)"', 'topology = "ring(5)"\nmixing = "common"'))
-    table = load_experiment(tiny).network
+    table = load_reproduction(tiny).panels[0].experiment.network
     assert isinstance(table.network(seed=0), CommonMixingNetwork)
     with pytest.raises(InvalidInput, match="in simulation only"):
         table.network(seed=0, make=CommonMixingNetwork)
@@ -238,7 +263,7 @@ def test_optimizers_are_trained_first_if_asked_to(tiny, monkeypatch, undrawn):
     )
     text = TINY.partition("[[reproduction.panels]]")[0]
     tiny.write_text(text.replace(PG_EXTRA, PG_EXTRA + ', { name = "lpg-extra", weights = "lpg" }'))
-    monkeypatch.setattr("milodo.reproduce.load_experiment", lambda name: load_experiment(training))
+    monkeypatch.setattr("milodo.paper.reproducer.load_experiment", lambda name: load_experiment(training))
     assert command("reproduce", tiny, "--train") == 0
     out = Path("runs/tiny-trained")
     used = RunFile.read(out).methods["lpg-extra"].weights

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from test_report import complete, look
 
-from milodo.algorithms.published import STEP_SIZES, published
 from milodo.bench.records import COLUMNS, append_records, read_records, write_records
 from milodo.bench.run_file import GraphFacts, RunFile
 from milodo.config.tables import NetworkTable
 from milodo.errors import InvalidInput
 from milodo.folder import RunFolder
 from milodo.network import StackedNetwork
+from milodo.paper.step_sizes import STEP_SIZES, published
 from milodo.problems import L1, Lasso, Logistic
 from milodo.report.run import Run
 from milodo.status import Status

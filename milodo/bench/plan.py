@@ -9,7 +9,6 @@ import torch
 
 from milodo.algorithms import METHODS, Algorithm
 from milodo.algorithms.auto import Facts, choose, learn
-from milodo.algorithms.published import published
 from milodo.bench import cache
 from milodo.bench.place import Chunk
 from milodo.bench.run_file import MethodFacts, TuningFacts, WeightsFacts
@@ -112,9 +111,7 @@ class Planner:
             return dict(method.parameters), None
         if method.use == "safe":
             return self._safe(METHODS[method.name]), None
-        fixed: Parameters = {}
-        if method.use == "published":
-            fixed = dict(method.parameters or published(method.name, self.family))
+        fixed: Parameters = dict(method.parameters)  # those that were published
         if set(fixed) >= set(METHODS[method.name].space):
             return fixed, None
         tuning = self._tuned(method, fixed)

@@ -121,11 +121,19 @@ def report(
     show_race(run, alone=False)
 
 
+def loaded_experiment(experiment: Path, **options: Any) -> Experiment:
+    """An experiment with the command's options; of a figure of the paper, its first panel at laptop size."""
+    from milodo.config.experiment import parse_experiment, read_content
+    from milodo.paper.reproduction import first_panel
+    from milodo.shipped import find_experiment
+
+    path = find_experiment(experiment)
+    return parse_experiment(first_panel(read_content(path), str(path)), str(path), **options)
+
+
 def opened(experiment: Path, options: dict[str, Any], out: Path | None, threads: int | None) -> tuple[Experiment, Path]:
     """The experiment and its run's folder; torch has its threads."""
-    from milodo.config import load_experiment
-
-    loaded = load_experiment(experiment, **options)
+    loaded = loaded_experiment(experiment, **options)
     use_threads(loaded, threads)
     return loaded, out or Path("runs") / loaded.name
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from milodo.cli.experiments import loaded_experiment
 from milodo.cli.folders import show_race
 from milodo.cli.options import (
     Dtype,
@@ -49,14 +50,13 @@ def run(
     """
     from milodo.bench.benchmark import Benchmark
     from milodo.bench.records import read_records
-    from milodo.config import load_experiment
     from milodo.network import place
     from milodo.runtime.group import LAUNCHED, TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent, launch
     from milodo.runtime.race import Processes
     from milodo.secret import read_secret
 
-    loaded = load_experiment(experiment, seed=seed, dtype=dtype)
+    loaded = loaded_experiment(experiment, seed=seed, dtype=dtype)
     folder = out or Path("runs") / f"{loaded.name}-distributed"
     n = loaded.network.build().n
     place(n, processes or n)

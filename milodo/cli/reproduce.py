@@ -19,9 +19,9 @@ from milodo.errors import InvalidInput, Stopped, unknown
 from milodo.files import atomic, is_file
 
 if TYPE_CHECKING:
-    from milodo.config.panels import Size
-    from milodo.config.reproduction import Reproduction
-    from milodo.reproduce import Reproducer
+    from milodo.paper.panels import Size
+    from milodo.paper.reproducer import Reproducer
+    from milodo.paper.reproduction import Reproduction
 
 SIZES = ("laptop", "paper")
 
@@ -51,7 +51,7 @@ def reproduce(
         return
     if name is None:
         raise InvalidInput("which figure? `milodo reproduce --list` shows them all, `milodo reproduce fig-lasso-300` runs one.")
-    from milodo.config.reproduction import NAMES, load_reproduction
+    from milodo.paper.reproduction import NAMES, load_reproduction
 
     wanted: Size = "paper" if size == "paper" else "laptop"
     options = Options(wanted, train, overwrite, threads, page)
@@ -99,7 +99,7 @@ class Options:
         """Trained, raced, drawn, and written into the page."""
         import torch
 
-        from milodo.reproduce import Reproducer
+        from milodo.paper.reproducer import Reproducer
 
         command = shlex.join(self.command(name))
         given = [*(["--data-dir", str(data_dir)] if data_dir else []), "--out", str(folder)]
@@ -132,7 +132,7 @@ class Options:
 
 def line(done: Reproducer, width: int) -> str:
     """Name, verdict, key number, time."""
-    from milodo.report.words import spent
+    from milodo.paper.results_page import spent
 
     name, found = done.reproduction.name, done.verdict
     return f"{name:{width}}  {found.level}: {found.short} ({spent(done.facts.seconds, done.facts.processor)})"
@@ -140,9 +140,8 @@ def line(done: Reproducer, width: int) -> str:
 
 def write_section(done: Reproducer, page: Path) -> None:
     """The section in the page, the small figure beside it."""
-    from milodo.report.paper import draw_small
-    from milodo.report.section import replaced, section
-    from milodo.report.words import spent
+    from milodo.paper.drawing import draw_small
+    from milodo.paper.results_page import replaced, section, spent
 
     about, facts = done.reproduction, done.facts
     with writing_to(page):
@@ -159,8 +158,8 @@ def write_section(done: Reproducer, page: Path) -> None:
 
 def show_list() -> None:
     """Without any data or weights there."""
-    from milodo.config.reproduction import NAMES, load_reproduction
     from milodo.learned.checkpoint import shipped
+    from milodo.paper.reproduction import NAMES, load_reproduction
     from milodo.problems.datasets import data_folder
 
     table = Table(title="What `milodo reproduce NAME` runs", title_justify="left")

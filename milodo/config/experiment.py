@@ -11,8 +11,6 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from milodo.algorithms import METHODS
 from milodo.algorithms.over import OverAverage
-from milodo.algorithms.published import published
-from milodo.config.panels import Content, ReproductionTable, Size, panel_contents
 from milodo.config.tables import AUTO, MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
 from milodo.config.training import TrainingTable, recipe
 from milodo.errors import LARGEST, QUOTE, InvalidInput, quoted, shortened, unknown
@@ -24,6 +22,8 @@ from milodo.shipped import find_experiment
 from milodo.topology import weights
 
 Model = TypeVar("Model", bound=BaseModel)
+Content = dict[str, Any]
+"""What a TOML file says, not yet validated."""
 UNIONS = ("int", "float", "str", "list[str]")
 """How pydantic calls what a value may be, where it may be several things."""
 RESERVED = {"training", "resume", "optima", "run"}
@@ -83,9 +83,6 @@ class Experiment(Table):
         for key in keys:
             if keys.count(key) > 1:
                 raise ValueError(f"the method {quoted(key)} is listed twice. Remove one, or tell them apart with `label`.")
-        for method in self.methods:
-            if method.use == "published" and not method.parameters:
-                published(method.name, family)
         if self.report.baseline is not None and self.report.baseline not in keys:
             raise ValueError(f"[report] baseline: {unknown('method', self.report.baseline, keys)}")
         return self
@@ -110,22 +107,9 @@ class Experiment(Table):
 
 
 def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
-    """An experiment from a file, or a shipped one; overrides such as seed=1, dtype='float32' replace what it says.
-
-    Of a figure of several panels, the first at laptop size (`load_reproduction` has them all).
-    """
+    """An experiment from a file, or a shipped one; overrides such as seed=1, dtype='float32' replace what it says."""
     path = find_experiment(path)
-    content = read_content(path)
-    if "reproduction" in content:
-        _, panels = reproduction_contents(content, str(path))
-        content = {key: value for key, value in panels[0][1].items() if key != "expect"}
-    for key, value in overrides.items():
-        if value is None:
-            continue
-        table = content if key == "seed" else content.setdefault("run", {})
-        if isinstance(table, dict):  # what is no table is refused below
-            table[key] = value
-    return parse_experiment(content, str(path))
+    return parse_experiment(read_content(path), str(path), **overrides)
 
 
 def read_content(path: Path) -> Content:
@@ -146,19 +130,15 @@ def _beside(path: Path, word: str) -> str:
     return str(beside) if is_file(beside) else word
 
 
-def reproduction_contents(
-    content: Content, where: str, size: Size = "laptop"
-) -> tuple[ReproductionTable, list[tuple[str, Content]]]:
-    """[reproduction] of a file, and what it makes of the rest: one experiment a panel, `expect` beside its tables."""
-    try:
-        table = validated(ReproductionTable, content["reproduction"], ["reproduction"])
-        rest = {key: value for key, value in content.items() if key != "reproduction"}
-        return table, panel_contents(rest, table, size)
-    except InvalidInput as error:
-        raise InvalidInput(f"{where}: {error}") from error
-
-
-def parse_experiment(content: dict[str, Any], where: str) -> Experiment:
+def parse_experiment(content: Content, where: str, **overrides: Any) -> Experiment:
+    """What a file says, validated; overrides as in `load_experiment`."""
+    for key, value in overrides.items():
+        if value is None:
+            continue
+        if key == "seed":
+            content = {**content, key: value}
+        elif isinstance(table := content.get("run", {}), dict):  # what is no table is refused below
+            content = {**content, "run": {**table, key: value}}
     try:
         return validated(Experiment, _with_recipe(content))
     except InvalidInput as error:

@@ -197,7 +197,7 @@ class MethodTable(Table):
     use: Literal["tuned", "published", "given", "safe"] = "tuned"
     """'safe' are parameters that need no tuning: those the method itself derives from curvature and graph."""
     parameters: dict[str, int | float] = {}
-    """With use = 'given' all of them; with 'published' the paper's, where its table has them for another problem."""
+    """With use = 'given' all of them; with 'published' those that were published, and the others are tuned."""
     weights: str | None = None
     """Of a learned method: a shipped name (`milodo optimizers`) or a path."""
     iterations: Count | None = None
@@ -245,6 +245,8 @@ class MethodTable(Table):
             if key not in space:
                 raise ValueError(f"{self.name}: {unknown('parameter', key, space)}")
             space[key].check(f"{METHODS[self.name].label}: {key}", value)
+        if self.use == "published" and not self.parameters:
+            raise ValueError(f"{self.name}: use = 'published' needs the published numbers. Give them in parameters.")
         if self.use == "given":
             try:
                 self.handcrafted(self.parameters)

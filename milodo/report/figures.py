@@ -13,10 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
-from matplotlib.text import Annotation
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
-from matplotlib.transforms import Bbox
 
 from milodo.report.endings import budgets
 from milodo.report.layout import layout, node_size
@@ -85,7 +82,7 @@ def draw_topology(topology: Topology, path: str | Path) -> list[Path]:
                 panel.text(a, b, str(i), ha="center", va="center_baseline", fontsize=size_of_id, color=INK, zorder=3)
         links = f"{len(topology.edges):,} link" + ("s" if len(topology.edges) != 1 else "")
         nodes = f"{topology.n:,} node" + ("s" if topology.n != 1 else "")
-        panel.set_title(f"{_short(topology.name)}: {nodes}, {links}, diameter {topology.diameter}", pad=10)
+        panel.set_title(f"{shortened_title(topology.name)}: {nodes}, {links}, diameter {topology.diameter}", pad=10)
         margin = size * 0.75
         # A flat graph (a path) needs no square of paper.
         height = max(float(np.ptp(x[:, 1])), 0.12)
@@ -122,7 +119,7 @@ def _race(run: Run) -> Figure:
     most = len(labels) if len(labels) <= 6 else -(-len(labels) // 2)
     columns = next((count for count in range(most, 0, -1) if _fits(labels, count)), 1)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.0, columnspacing=1.6)
-    figure.suptitle(f"{_short(run.title)}\n{_over(run)}", x=0.012, ha="left", fontsize=12)
+    figure.suptitle(f"{shortened_title(run.title)}\n{_over(run)}", x=0.012, ha="left", fontsize=12)
     return figure
 
 
@@ -138,7 +135,7 @@ def draw_curves(panel: Axes, run: Run, axis: Axis, quantity: Quantity, *, bands:
             curve.x, np.where(np.isfinite(curve.median), curve.median, np.nan), color=style.light, linestyle=dash,
             linewidth=width, zorder=above, marker="" if behind else MARKERS[style.marker], markersize=5.5,
             markevery=max(1, len(curve.x) // 10), markeredgecolor="white", markeredgewidth=0.6,
-            label=_short(run.labels[method], 44),
+            label=shortened_title(run.labels[method], 44),
         )  # fmt: skip
         if bands and not behind and window and run.instances > 1 and len(curve.x):
             # inf at the upper quartile fills to the top of the picture, a quartile of 0 to its bottom.
@@ -178,39 +175,7 @@ def _over(run: Run) -> str:
     return over + ("; not all methods were given as many iterations" if budgets(run) else "")
 
 
-def name_lines(figure: Figure, panel: Axes, run: Run, axis: Axis, quantity: Quantity) -> None:
-    """The label of every method at the end of its line, in its colour; of a second entry the legend alone tells."""
-    figure.draw_without_rendering()  # positions are known once the picture is laid out
-    taken: list[Bbox] = []
-    low, high = panel.get_ylim()
-    for method in run.methods:
-        curve, style = run.curve(method, axis.key, quantity), run.styles[method]
-        seen = np.flatnonzero(np.isfinite(curve.x) & np.isfinite(curve.median) & (curve.median >= low) & (curve.median <= high))
-        if style.variant or not seen.size:
-            continue
-        end = (curve.x[seen[-1]], curve.median[seen[-1]])
-        note = panel.annotate(
-            _short(run.labels[method], 28), end, (6, 0), textcoords="offset points", color=style.light, fontsize=9.5, va="center",
-            fontweight="bold", zorder=5, annotation_clip=False, path_effects=[withStroke(linewidth=2.5, foreground="white")],
-        )  # fmt: skip
-        note.set_in_layout(False)
-        _settle(note, taken, panel.bbox, figure.dpi)
-
-
-def _settle(note: Annotation, taken: list[Bbox], inside: Bbox, dpi: float) -> None:
-    """Moves a label up or down to the nearest place where no other one is."""
-    box = note.get_window_extent()
-    places = sorted((step * box.height / 2 for step in range(-24, 25)), key=abs)
-    shift = next((p for p in places if _is_free(box.translated(0, p), taken, inside)), 0.0)
-    note.set_position((6, shift * 72 / dpi))
-    taken.append(box.translated(0, shift))
-
-
-def _is_free(box: Bbox, taken: list[Bbox], inside: Bbox) -> bool:
-    return inside.y0 <= box.y0 and box.y1 <= inside.y1 and not any(box.overlaps(other) for other in taken)
-
-
-def _short(text: str, limit: int = 90) -> str:
+def shortened_title(text: str, limit: int = 90) -> str:
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

@@ -54,13 +54,19 @@ def write_report(run_folder: str | Path) -> Path:
     return target
 
 
+def template(path: Path) -> jinja2.Template:
+    """A page to be filled in; every text that goes into it is escaped, and `css` is the style sheet of all pages."""
+    strict, files = jinja2.StrictUndefined, jinja2.FileSystemLoader(path.parent)
+    environment = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
+    environment.filters["number"] = words.number
+    environment.globals["css"] = Markup((HERE / "report.css").read_text(encoding="utf-8"))
+    return environment.get_template(path.name)
+
+
 @cache
 def _template() -> jinja2.Template:
     """Compiled once: that takes four times as long as filling it in."""
-    strict, files = jinja2.StrictUndefined, jinja2.FileSystemLoader(HERE)
-    environment = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
-    environment.filters["number"] = words.number
-    return environment.get_template("report.html.j2")
+    return template(HERE / "report.html.j2")
 
 
 @cache
@@ -96,7 +102,6 @@ def _render(run: Run, figures: list[Path]) -> str:
         config=json.dumps(config, indent=2, ensure_ascii=False) if (config := run.file.provenance.config) else "",
         figures=_links(run, figures),
         simulated=run.file.runtime in ("", "simulated"),
-        css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         plotly=Markup(plotly),
         script=Markup(script),
         # Only these two scripts may run, whatever a string in run.json says; and nothing may be fetched.

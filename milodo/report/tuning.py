@@ -11,7 +11,7 @@ from milodo.report import words
 from milodo.report.run import Run
 
 HOW = {
-    "tuned": "tuned here", "published": "published in the paper", "given": "given in the experiment",
+    "tuned": "tuned here", "published": "as published", "given": "given in the experiment",
     "learned": "learned in training", "safe": "derived by the method from curvature and graph", "nothing": "nothing to choose",
     "auto": "chosen by its predicted price",
 }  # fmt: skip

@@ -50,16 +50,6 @@ def amount(value: float, axis: str, *, unit: bool = True) -> str:
     return words.amount(value, symbol)
 
 
-def spent(seconds: float, processor: float) -> str:
-    """How long something took, and for how much of that it had a processor.
-
-    >>> spent(61, 60), spent(1272, 570), spent(9000, 8000), spent(600, 0)
-    ('1 minute, 1 of a processor', '21 minutes, 9.5 of a processor', '150 minutes, 133 of a processor', '10 minutes')
-    """
-    minutes, worked = (f"{each / 60:.{1 if each < 599 else 0}f}".removesuffix(".0") for each in (seconds, processor))
-    return f"{minutes} minute{'s' if minutes != '1' else ''}" + (f", {worked} of a processor" if processor else "")
-
-
 def times(ratio: float) -> str:
     """25×, 3.4×, 0.12×."""
     return f"{number(ratio, 3 if ratio >= 100 else 2)}×"

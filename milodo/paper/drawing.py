@@ -7,19 +7,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import jinja2
 import matplotlib
 import numpy as np
-from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Annotation
+from matplotlib.transforms import Bbox
 from PIL import Image
 
 from milodo.files import atomic
-from milodo.report.figures import RC, draw_curves, name_lines, new_figure, save_figure
-from milodo.report.run import AXIS, Quantity, Run
+from milodo.report.figures import RC, draw_curves, new_figure, save_figure, shortened_title
+from milodo.report.html import template
+from milodo.report.run import AXIS, Axis, Quantity, Run
 from milodo.report.styles import styled
 
-HERE = Path(__file__).parent
+OVERVIEW = Path(__file__).parent / "overview.html.j2"
 ROWS = 2
 """Quantities shown: gap (or loss) and consensus; of networks loss and accuracy."""
 ACCURACY = "test_accuracy"
@@ -141,14 +144,42 @@ def _figure(panels: Mapping[str, Run], overlay: bool) -> Figure:
     return figure
 
 
+def name_lines(figure: Figure, panel: Axes, run: Run, axis: Axis, quantity: Quantity) -> None:
+    """The label of every method at the end of its line, in its colour; of a second entry the legend alone tells."""
+    figure.draw_without_rendering()  # positions are known once the picture is laid out
+    taken: list[Bbox] = []
+    low, high = panel.get_ylim()
+    for method in run.methods:
+        curve, style = run.curve(method, axis.key, quantity), run.styles[method]
+        seen = np.flatnonzero(np.isfinite(curve.x) & np.isfinite(curve.median) & (curve.median >= low) & (curve.median <= high))
+        if style.variant or not seen.size:
+            continue
+        end = (curve.x[seen[-1]], curve.median[seen[-1]])
+        label = shortened_title(run.labels[method], 28)
+        note = panel.annotate(
+            label, end, (6, 0), textcoords="offset points", color=style.light, fontsize=9.5, va="center",
+            fontweight="bold", zorder=5, annotation_clip=False, path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        )  # fmt: skip
+        note.set_in_layout(False)
+        _settle(note, taken, panel.bbox, figure.dpi)
+
+
+def _settle(note: Annotation, taken: list[Bbox], inside: Bbox, dpi: float) -> None:
+    """Moves a label up or down to the nearest place where no other one is."""
+    box = note.get_window_extent()
+    places = sorted((step * box.height / 2 for step in range(-24, 25)), key=abs)
+    shift = next((p for p in places if _is_free(box.translated(0, p), taken, inside)), 0.0)
+    note.set_position((6, shift * 72 / dpi))
+    taken.append(box.translated(0, shift))
+
+
+def _is_free(box: Bbox, taken: list[Bbox], inside: Bbox) -> bool:
+    return inside.y0 <= box.y0 and box.y1 <= inside.y1 and not any(box.overlaps(other) for other in taken)
+
+
 def write_overview(folder: Path, *, name: str, title: str, claim: str, said: list[tuple[str, str]], panels: list[str]) -> Path:
     """FOLDER/report.html of several panels: the figure, what was found, and where each panel's report is."""
-    strict, files = jinja2.StrictUndefined, jinja2.FileSystemLoader(HERE)
-    environment = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
-    css = Markup((HERE / "report.css").read_text(encoding="utf-8"))
-    page = environment.get_template("overview.html.j2").render(
-        name=name, title=title, claim=claim, said=said, panels=panels, css=css
-    )
+    page = template(OVERVIEW).render(name=name, title=title, claim=claim, said=said, panels=panels)
     target = folder / "report.html"
     with atomic(target) as part:
         part.write_text(page, encoding="utf-8")

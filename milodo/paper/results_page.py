@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from milodo.bench.speedup import Speedup
-from milodo.config.panels import ExpectTable
-from milodo.config.reproduction import Reproduction
+from milodo.paper.claims import ExpectTable
+from milodo.paper.reproduction import Reproduction
+from milodo.paper.verdict import BASELINES, Verdict, baselines, seconds_of_iteration, speedup_over, strongest
 from milodo.report.endings import budgets
 from milodo.report.run import Run
-from milodo.report.verdict import BASELINES, Verdict, baselines, seconds_of_iteration, speedup_over, strongest
 from milodo.report.words import cost_cell, number
 from milodo.words import brief
 
@@ -41,6 +41,16 @@ def section(about: Reproduction, runs: Mapping[str, Run], found: Verdict, *, com
         ]
     lines += ["", f"![{about.name}: every method against iterations]({figure})", ""]
     return "\n".join(lines)
+
+
+def spent(seconds: float, processor: float) -> str:
+    """How long something took, and for how much of that it had a processor.
+
+    >>> spent(61, 60), spent(1272, 570), spent(9000, 8000), spent(600, 0)
+    ('1 minute, 1 of a processor', '21 minutes, 9.5 of a processor', '150 minutes, 133 of a processor', '10 minutes')
+    """
+    minutes, worked = (f"{each / 60:.{1 if each < 599 else 0}f}".removesuffix(".0") for each in (seconds, processor))
+    return f"{minutes} minute{'s' if minutes != '1' else ''}" + (f", {worked} of a processor" if processor else "")
 
 
 def replaced(page: str, name: str, text: str) -> str:

@@ -14,15 +14,15 @@ from milodo.bench.benchmark import Benchmark
 from milodo.bench.plan import Planner
 from milodo.bench.run_file import NAME as RUN_FILE
 from milodo.config import load_experiment
-from milodo.config.panels import Size
-from milodo.config.reproduction import Panel, Reproduction
 from milodo.errors import InvalidInput
 from milodo.files import FORMAT, is_file, make_writable, read_versioned_json, write_json
+from milodo.paper.drawing import draw_paper, write_overview
+from milodo.paper.panels import Size
+from milodo.paper.reproduction import Panel, Reproduction
+from milodo.paper.verdict import Verdict, verdict
 from milodo.problems import instance_seeds
 from milodo.report.html import write_report
-from milodo.report.paper import draw_paper, write_overview
 from milodo.report.run import Run
-from milodo.report.verdict import Verdict, verdict
 from milodo.training import Trainer
 
 FACTS = "reproduction.json"

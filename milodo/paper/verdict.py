@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from milodo.bench.records import Record
 from milodo.bench.speedup import Speedup, measured_from_end, quantile, speedup_table
-from milodo.config.panels import ExpectTable
+from milodo.paper.claims import ExpectTable
 from milodo.report.run import AXIS, Run
 from milodo.report.words import amount, join, number, times
 from milodo.status import Status

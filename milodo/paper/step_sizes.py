@@ -5,6 +5,10 @@ One number a method. What the table leaves out (α and K of DAPG, τ and K of OD
 
 from __future__ import annotations
 
+from typing import Any
+
+from milodo.config.experiment import Content, validated
+from milodo.config.tables import ProblemTable
 from milodo.errors import InvalidInput
 from milodo.problems import BSDSLasso, Census, Family, Lasso, Logistic, MLPFamily, ResNetFamily
 
@@ -45,6 +49,24 @@ def published(method: str, family: Family) -> dict[str, float]:
         return {STEP_PARAMETER.get(method, "gamma"): STEP_SIZES[family][method]}
     except KeyError:
         raise InvalidInput(
-            f"the paper publishes no step size for {method!r} on {family.name}. Use 'tuned', or give the parameters. "
-            f"It has some for {', '.join(known.name for known in STEP_SIZES)}."
+            f"the paper publishes no step size for {method!r} on {family.name}. Write use = 'tuned', "
+            f"or give the numbers in parameters. It has some for {', '.join(known.name for known in STEP_SIZES)}."
         ) from None
+
+
+def with_published_steps(content: Content) -> Content:
+    """An experiment whose methods with use = "published" have the step size of this table, unless they say one themselves."""
+    methods = content.get("methods")
+    if not isinstance(methods, list) or not any(map(_lacks_its_step, methods)):
+        return content
+    family = validated(ProblemTable, content.get("problem", {}), ["problem"]).build()
+    filled = [
+        {**method, "parameters": published(method["name"], family)} if _lacks_its_step(method) else method for method in methods
+    ]
+    return {**content, "methods": filled}
+
+
+def _lacks_its_step(method: Any) -> bool:
+    """Of a table that has not been validated yet."""
+    is_published = isinstance(method, dict) and method.get("use") == "published" and isinstance(method.get("name"), str)
+    return is_published and not method.get("parameters")
