@@ -26,6 +26,7 @@ LEVELS = (
     {"folder", "secret", "shipped"},
     {"topology"},
     {"network"},
+    {"solvers"},
     {"problems"},
     {"metrics"},
     {"checks"},

@@ -15,10 +15,11 @@ from sklearn.linear_model import Lasso
 from milodo.cli.main import run
 from milodo.errors import InvalidInput
 from milodo.fit import Site, Task, fit_here
-from milodo.fit.newton import Newton, minimise, sparse_quadratic
+from milodo.fit.newton import Newton
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, LeastSquares, LogisticRegression, Zero, optimum
 from milodo.problems.regularizers import Sparing
+from milodo.solvers.prox_newton import model_minimum, sparse_quadratic
 from milodo.status import Status
 
 OBSERVER = StackedObserver()
@@ -158,7 +159,7 @@ def test_an_intercept_is_eliminated_exactly():
     B = torch.randn(9, 4, dtype=torch.float64, generator=rng)
     H, g = B.mT @ B / 9, torch.randn(4, dtype=torch.float64, generator=rng)
     x = torch.randn(4, dtype=torch.float64, generator=rng)
-    found = minimise(H, g, x, Sparing(L1(0.1)))
+    found = model_minimum(H, g, x, Sparing(L1(0.1)))
     slope = g + H @ (found - x)
     assert float(slope[-1].abs()) < 1e-12 and bool((L1(0.1).distance(found[:-1], -slope[:-1]) < 1e-9).all())
 

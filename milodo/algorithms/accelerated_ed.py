@@ -17,6 +17,7 @@ from milodo.errors import InvalidInput
 from milodo.network import Network
 from milodo.network.averaging import AVERAGES, Averaging, averaging
 from milodo.problems import Problem
+from milodo.solvers.fista import momentum
 from milodo.types import NodeTensor, Step
 
 DUAL = 0.05
@@ -186,8 +187,8 @@ class AcceleratedED(OverAverage):
         gamma = self.gamma
         if self.steps is not None:
             gamma = gamma * state.x.new_tensor([self.steps[i] for i in net.nodes]).unsqueeze(-1)
-        t = (1 + (1 + 4 * state.t**2).sqrt()) / 2
-        beta = ((state.t - 1) / t).clamp(max=most)
+        beta, t = momentum(state.t)
+        beta = beta.clamp(max=most)
         e = state.x + beta * (state.x - state.last)
         z = problem.prox(e - gamma * (problem.grad(e) + state.y), gamma)
         v = self.A(net).defect(z, self.on(net))

@@ -11,6 +11,7 @@ from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Choice, Factor, Space, StepSize
 from milodo.network import Network
 from milodo.problems import Problem
+from milodo.solvers.fista import accelerated
 from milodo.types import NodeTensor, Step
 
 
@@ -75,10 +76,8 @@ class ADMM(Algorithm):
         D = net.sum(net.diff(state.x))
         a = state.a + self.sigma / self.gamma * D
         v = state.x - (D / self.gamma + a) / mu
-        rho, root = 1 / (L + mu), (1 + L / mu).sqrt()
-        beta = (root - 1) / (root + 1)
-        x = e = state.x
-        for _ in range(self.inner):
-            last, x = x, problem.prox(e - rho * (problem.grad(e) + mu * (e - v)), rho)
-            e = x + beta * (x - last)
-        return State(x, a)
+
+        def gradient(e: NodeTensor) -> NodeTensor:
+            return problem.grad(e) + mu * (e - v)
+
+        return State(accelerated(state.x, gradient, problem.prox, 1 / (L + mu), 1 + L / mu, self.inner), a)

@@ -16,13 +16,15 @@ from milodo.algorithms.guesses import MOST, pooled_guess, sums_guess
 from milodo.algorithms.lepdo import LEPDO, iterations_of
 from milodo.algorithms.remembering import Remembering
 from milodo.algorithms.tree_apg import TreeAPG
-from milodo.algorithms.tree_newton import INNER, TreeNewton, half
+from milodo.algorithms.tree_newton import TreeNewton
 from milodo.algorithms.uneven import uneven
 from milodo.errors import InvalidInput, unknown
 from milodo.network import Bits, Cast, Coded, Format, Levels, Network
 from milodo.network.averaging import Averaging, averaging, enough
 from milodo.network.consensus import maximum, roughly_maximum
 from milodo.problems import Problem
+from milodo.solvers.prox_newton import INNER
+from milodo.solvers.triangles import packed_size
 from milodo.types import NodeScalar
 from milodo.words import amount
 
@@ -236,7 +238,7 @@ def newtons(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candi
         return []
     method, n, iterations = TreeNewton(), len(net.topology.tree.parent), facts.newton
     form, told = (Cast(torch.float16), 1.0) if iterations == QUADRATIC else (Bits(8), iterations)
-    size = (d + 1) * net.dtype.itemsize + form.size(half(d), net.dtype) * told / iterations
+    size = (d + 1) * net.dtype.itemsize + form.size(packed_size(d), net.dtype) * told / iterations
     rounds, work = method.rounds_on(net), facts.gradient + INNER * d * d / SPEED
     seconds = None if link is None else work + rounds * (link.latency + size / link.bandwidth)
     bits = 16 if isinstance(form, Cast) else form.b

@@ -12,6 +12,7 @@ from milodo.algorithms.base import Algorithm
 from milodo.errors import InvalidInput
 from milodo.network import Network
 from milodo.problems import Problem
+from milodo.solvers.fista import accelerated
 from milodo.types import EdgeTensor, NodeTensor, Step
 
 WARM_UP = 20
@@ -141,12 +142,11 @@ class Rule(Algorithm):
     def _nearer(self, z: NodeTensor, e: NodeTensor, g: NodeTensor, y: NodeTensor, p: Step, problem: Problem) -> NodeTensor:
         """S steps from z, where the gradient is g."""
         L = problem.lipschitz().unsqueeze(-1)
-        rho, root = 1 / (L + 1 / p), (1 + L * p) ** 0.5
-        v = z
-        for s in range(self.local_steps):
-            last, z = z, problem.prox(v - rho * ((problem.grad(v) if s else g) + y + (v - e) / p), rho)
-            v = z + (root - 1) / (root + 1) * (z - last)
-        return z
+
+        def gradient(v: NodeTensor) -> NodeTensor:
+            return (g if v is z else problem.grad(v)) + y + (v - e) / p
+
+        return accelerated(z, gradient, problem.prox, 1 / (L + 1 / p), 1 + L * p, self.local_steps)
 
 
 class Kept(NamedTuple):

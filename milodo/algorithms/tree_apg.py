@@ -14,6 +14,7 @@ from milodo.algorithms.parameters import Space
 from milodo.network import Network
 from milodo.network.sums import in_order
 from milodo.problems import Problem
+from milodo.solvers.fista import momentum
 from milodo.types import NodeTensor
 
 SHRINK, GROW = 0.5, 1.1
@@ -143,8 +144,8 @@ class SumsAPG(Algorithm):
         moved = x - state.e
         uphill = (dot(moved / state.p, last - x) > 0) & (state.calm >= APART)
         t = torch.where(uphill, 1.0, state.t)
-        t_next = (1 + (1 + 4 * t * t).sqrt()) / 2
-        p, beta, memory = self.source.weights(state.memory, Here(x, x - last, moved, (t - 1) / t_next), problem)
+        beta, t_next = momentum(t)
+        p, beta, memory = self.source.weights(state.memory, Here(x, x - last, moved, beta), problem)
         e, seen = x + beta * (x - last), problem.look(x)
         alike = beta.shape[-1] == 1  # then one look serves both x and e
         f, own = problem.value_and_grad_from(seen + beta * (seen - state.seen) if alike else problem.look(e))

@@ -14,15 +14,9 @@ from milodo.algorithms.parameters import Space
 from milodo.algorithms.tree_apg import curved, dot
 from milodo.network import Network
 from milodo.problems import Problem
+from milodo.solvers.prox_newton import damped_model_minimum
+from milodo.solvers.triangles import packed_size, unpack
 from milodo.types import NodeTensor
-
-INNER = 500
-"""Accelerated proximal gradients towards the minimum of the model, at most: local work, on a matrix that every node holds."""
-SLIGHT = (4 / INNER) ** 2
-"""Of the largest eigenvalue of a model: how far below zero others may lie. Steps grow by 1 + √SLIGHT there, e⁴ in all, and not by
-more than r and the next test allow."""
-APART = 20
-"""Of these, between two restarts, at least."""
 
 
 class State(NamedTuple):
@@ -78,7 +72,7 @@ class TreeNewton(Algorithm):
         return 2 * net.topology.tree.height
 
     def floats_on(self, net: Network, d: int) -> int:
-        return 2 * (net.topology.n - 1) * (d + 1 + half(d))
+        return 2 * (net.topology.n - 1) * (d + 1 + packed_size(d))
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
@@ -87,7 +81,7 @@ class TreeNewton(Algorithm):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         nothing, zero = torch.zeros_like(x0), torch.zeros_like(x0[..., :1])
-        return State(x0, x0, nothing, nothing, zero, x0.new_zeros(*x0.shape[:-1], half(x0.shape[-1])), zero, zero, 0)
+        return State(x0, x0, nothing, nothing, zero, x0.new_zeros(*x0.shape[:-1], packed_size(x0.shape[-1])), zero, zero, 0)
 
     def known(self, state: State) -> tuple[NodeTensor, NodeTensor]:
         return state.at, state.g
@@ -113,26 +107,13 @@ class TreeNewton(Algorithm):
             delta = torch.where(fine, state.delta / 4, torch.minimum(4 * torch.maximum(state.delta, more), L))
         at, g = torch.where(fine, x, state.at), torch.where(fine, g, state.g)
         H = H if problem.quadratic else torch.where(fine, H, state.H)
-        x = at_once(lambda a, g, H, delta: minimised(problem, a, g, H, delta), at, g, H, delta)
+        x = at_once(lambda a, g, H, delta: damped_model_minimum(unpack(H, d), g, a, problem.prox, delta), at, g, H, delta)
         return State(x, at, g, torch.where(fine, own, state.own), torch.where(fine, f, state.f), H, delta, L, state.k + 1)
-
-
-def half(d: int) -> int:
-    """Numbers in the upper half of a matrix."""
-    return d * (d + 1) // 2
-
-
-def full(H: Tensor, d: int) -> Tensor:
-    """The symmetric matrix [*, d, d] with this upper half [*, d (d + 1) / 2]."""
-    rows, columns = torch.triu_indices(d, d, device=H.device)
-    place = torch.empty(d, d, dtype=torch.long, device=H.device)
-    place[rows, columns] = place[columns, rows] = torch.arange(len(rows), device=H.device)
-    return H[..., place.flatten()].unflatten(-1, (d, d))
 
 
 def bend(H: Tensor, s: Tensor) -> Tensor:
     """H̄ s."""
-    return at_once(lambda H, s: (full(H, s.shape[-1]) @ s.unsqueeze(-1)).squeeze(-1), H, s)
+    return at_once(lambda H, s: (unpack(H, s.shape[-1]) @ s.unsqueeze(-1)).squeeze(-1), H, s)
 
 
 def at_once(f: Callable[..., Tensor], *of_nodes: Tensor) -> Tensor:
@@ -140,25 +121,3 @@ def at_once(f: Callable[..., Tensor], *of_nodes: Tensor) -> Tensor:
     if all(bool((a == a[..., :1, :]).all()) for a in of_nodes):
         return f(*(a[..., :1, :] for a in of_nodes)).expand((*of_nodes[0].shape[:-1], -1))
     return f(*of_nodes)
-
-
-def minimised(problem: Problem, a: Tensor, g: Tensor, H: Tensor, delta: Tensor) -> Tensor:
-    """argmin_z ⟨g, z - a⟩ + ½ (z - a)ᵀ(H + δI)(z - a) + r(z), by FISTA with restarts from a."""
-    M = full(H, a.shape[-1])
-    values = torch.linalg.eigvalsh(M.detach())
-    # Rounding may have left eigenvalues below zero; what is so little that the steps do not grow along it does no harm.
-    delta = delta + (-values[..., :1] - SLIGHT * values[..., -1:]).clamp(min=0)
-    step = 1 / (values[..., -1:] + delta).clamp(min=torch.finfo(a.dtype).tiny)
-    z = e = last = a
-    t = calm = torch.ones_like(delta)
-    for k in range(INNER):
-        if k % APART == 1 and bool(((z - last).abs() <= torch.finfo(z.dtype).eps * z.abs()).all()):  # at rest
-            break
-        v = e - a
-        slope = g + (v.unsqueeze(-2) @ M).squeeze(-2) + delta * v
-        last, z = z, problem.prox(e - step * slope, step)
-        uphill = (dot(e - z, z - last) > 0) & (calm >= APART)
-        t, calm = torch.where(uphill, 1.0, t), torch.where(uphill, 0.0, calm + 1)
-        t_next = (1 + (1 + 4 * t * t).sqrt()) / 2
-        e, t = z + (t - 1) / t_next * (z - last), t_next
-    return z

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from milodo.algorithms import Algorithm
-from milodo.fit import newton
 from milodo.network import Network, Spent
 from milodo.network.consensus import average_rounds, maximum_rounds
 from milodo.problems.sampled import Sampled
+from milodo.solvers.line_search import FIRST
+from milodo.solvers.triangles import packed_size
 from milodo.words import amount
 
 NEWTON = 10
@@ -42,9 +43,9 @@ def scaling_cost(problem: Sampled, net: Network, *, reliable: bool) -> Spent:
 
 def of_curvatures(problem: Sampled, net: Network) -> str:
     """Moments, or Newton on sums: about all of it."""
-    d, half = problem.d, newton.numbers(problem.d) - problem.d
+    d, half = problem.d, packed_size(problem.d)
     once = 1 if problem.quadratic else NEWTON
-    tried = 0 if problem.quadratic else newton.FIRST
+    tried = 0 if problem.quadratic else FIRST
     each = (half, d + tried, d + 1)  # curvature; aims, with values on the way there; the gradient where that led, with f
     method = tree_sums(net, half + d, *each[1:], *each * (once - 1))
     # Whether columns have the same units everywhere; units of the problem; certificate; what was sent, and whether sums fit.

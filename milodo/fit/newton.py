@@ -19,32 +19,22 @@ import torch
 from torch import Tensor
 
 from milodo.fit.pooled import Total
-from milodo.problems import Regularizer
-from milodo.problems.regularizers import Sparing
 from milodo.problems.sampled import Sampled
-from milodo.problems.softmax import FLAT
+from milodo.solvers.line_search import FIRST, WHOLE, best_length, lengths_like
+from milodo.solvers.prox_newton import model_minimum
+from milodo.solvers.triangles import packed_size, unpack
 from milodo.types import NodeTensor, Point
 
 WORTH = {"squared": 100, "logistic": 50, "softmax": 50}
 """Sums of gradients that one sum of curvatures may cost. Iterating takes some hundred of the former (docs/results.md), Newton
 one of the latter for the squared loss, and about ten for logistic regression."""
-LENGTHS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
-"""α that are tried; their values travel in one short message, or in two."""
-FIRST = 3
-"""Points that are looked at first: x, a full step and half of it. Most steps are taken whole, and values cost a pass."""
 MOST, PATIENCE, GAIN = 60, 6, 0.9
 """Iterations before the method gives up, and iterations in a row in which it comes no tenth nearer."""
-BESIDE = 1e-100
-"""So near to the kink at 0 that the slope of r is that of its absolute values alone."""
-SIGNS = 20
-"""Sets of signs that are looked at, at most, for each unknown."""
-FALLS, FAR = 1e-10, 1e6
-"""From which part of all slopes on one along which nothing bends counts; and how far to look along it for a sign that changes."""
 
 
 def numbers(d: int) -> int:
     """In a message for d unknowns: the upper half of H, and g."""
-    return d * (d + 3) // 2
+    return packed_size(d) + d
 
 
 def is_cheaper(loss: str, d: int) -> bool:
@@ -87,7 +77,7 @@ class Newton:
                 H, g = self._moments(x, here and here.g)
             else:
                 g = (here or self._here(x, H)).g
-            before, x = x, self._towards(x, minimise(H, g, x, self.problem.reg))
+            before, x = x, self._towards(x, model_minimum(H, g, x, self.problem.reg))
             here = self._here(x, H)
             now = off(k, here)
             found = k if now < GAIN * best else found
@@ -113,25 +103,20 @@ class Newton:
         """H̄ and ḡ at x, which may be known."""
         problem, d = self.problem, self.problem.d
         u = problem.look(problem.everywhere(x))
-        rows, columns = torch.triu_indices(d, d)
         own = [problem.hessian_from(u), *([problem.value_and_grad_from(u)[1]] if g is None else [])]
-        halves, rest = self._mean(torch.cat(own, dim=-1)).tensor_split((len(rows),))
-        H = torch.zeros(d, d, dtype=problem.dtype)
-        H[rows, columns] = H[columns, rows] = halves
-        return H, rest if g is None else g
+        triangle, rest = self._mean(torch.cat(own, dim=-1)).tensor_split((packed_size(d),))
+        return unpack(triangle, d), rest if g is None else g
 
     def _towards(self, x: Point, aim: Point) -> Point:
         """The best point on the way; x itself if none is better. The same at every site: node 0's aim travels with the values."""
         if self.problem.quadratic:
             return self.total(self._of_first(aim))[0]
-        lengths = torch.tensor((0.0, *LENGTHS), dtype=x.dtype)
+        lengths = lengths_like(x)
         told = self.total(torch.cat((self._values(x, aim, lengths[:FIRST]), self._of_first(aim)), dim=-1))[0]
         loss, aim = told[:FIRST] / self.n, told[FIRST:]
-        # A full step whose gain is lost in rounding is taken: there Newton's method knows better than values do.
-        rounding = 10 * torch.finfo(loss.dtype).eps * loss[0].abs()
-        if bool(loss[1] <= loss.min() + rounding):
+        if int(best_length(loss)) == WHOLE:
             return aim
-        best = int(torch.cat((loss, self._mean(self._values(x, aim, lengths[FIRST:])))).argmin())
+        best = int(best_length(torch.cat((loss, self._mean(self._values(x, aim, lengths[FIRST:]))))))
         return x + lengths[best] * (aim - x) if best else x
 
     def _of_first(self, own: Point) -> NodeTensor:
@@ -145,71 +130,3 @@ class Newton:
         so that all decide alike."""
         points = x + lengths.unsqueeze(-1) * (aim - x)
         return (self.problem.between(x, aim, lengths) + self.problem.reg.value(points).unsqueeze(-1)).mT
-
-
-def minimise(H: Tensor, g: Tensor, x: Point, reg: Regularizer) -> Point:
-    """argmin_z ⟨g, z - x⟩ + ½ (z - x)ᵀ H (z - x) + r(z) for r = Σ w_l |z_l| + m_l/2 z_l²; intercepts, which r spares, are
-    eliminated."""
-    if isinstance(reg, Sparing):
-        d = len(x) - reg.spares
-        h, g0 = H[:d, d:], g[d:]
-        solved = torch.linalg.pinv(H[d:, d:], rtol=FLAT, hermitian=True) @ torch.column_stack((h.mT, g0))  # [spares, d + 1]
-        z = minimise(H[:d, :d] - h @ solved[:, :d], g[:d] - h @ solved[:, d], x[:d], reg.reg)
-        return torch.cat((z, x[d:] - solved[:, d] - solved[:, :d] @ (z - x[:d])))
-    bend = reg.bend(x)
-    w = (reg.slope(torch.full_like(x, BESIDE)) - BESIDE * bend).clamp(min=0)
-    return sparse_quadratic(H + torch.diag(bend), H @ x - g, w, x)
-
-
-def sparse_quadratic(H: Tensor, c: Tensor, w: Tensor, z: Tensor) -> Tensor:
-    """argmin_z ½ zᵀHz - cᵀz + Σ w_l |z_l| by a search over signs (Lee et al. 2007), exact however alike columns are.
-
-    With the signs θ of the active coordinates fixed, the minimum solves H_AA z_A = c_A - w_A θ_A. On the way there the objective
-    falls until the first coordinate changes its sign, and perhaps further: the best of the points where one does is taken.
-    """
-    z, theta = z.clone(), torch.where(w > 0, z.sign(), 1.0)  # without a penalty a coordinate is active, whatever its sign
-    rounding = 1e-14 * float((H.abs() @ z.abs() + c.abs() + w).max())
-    let_in = torch.zeros(len(c), dtype=torch.long)
-
-    def value(point: Tensor) -> float:
-        return float(point @ (H @ point) / 2 - c @ point + (w * point.abs()).sum())
-
-    for _ in range(SIGNS * len(c)):
-        aim = _aim(H, c - w * theta, z, theta != 0)
-        turned = (theta != 0) & (w > 0) & (aim * theta < 0)
-        if bool(turned.any()):
-            points = [aim] if bool(torch.isfinite(aim).all()) else []
-            for j in torch.nonzero(turned).flatten().tolist():
-                point = z + z[j] / (z[j] - aim[j]) * (aim - z) if z[j] != 0 else z.clone()
-                point[j] = 0.0
-                points.append(point)
-            z = min(points, key=value)
-            theta = torch.where(w > 0, z.sign(), theta)
-            continue
-        z = aim
-        slope = H @ z - c
-        excess = torch.where((theta == 0) & (let_in < SIGNS), slope.abs() - w, 0.0)
-        worst = int(excess.argmax())
-        if float(excess[worst]) <= rounding:
-            return z
-        theta[worst] = -slope[worst].sign()
-        let_in[worst] += 1
-    return z
-
-
-def _aim(H: Tensor, right: Tensor, z: Tensor, active: Tensor) -> Tensor:
-    """z with its active coordinates where ½ zᵀHz - rightᵀz is least; far along a direction in which it falls for ever, if any."""
-    aim = z.clone()
-    if not bool(active.any()):
-        return aim
-    H, right, here = H[active][:, active], right[active], z[active]
-    values, vectors = torch.linalg.eigh(H)
-    known = values > len(right) * torch.finfo(H.dtype).eps * values[-1].clamp(min=0)
-    lacking = vectors.mT @ (right - H @ here)  # along the eigenvectors
-    free = torch.where(known, 0.0, lacking)
-    if float(free.abs().max()) > FALLS * float(right.abs().max()):
-        downhill = vectors @ free
-        aim[active] = here + FAR * (float(here.abs().max()) or 1.0) * downhill / downhill.abs().max()
-    else:
-        aim[active] = here + vectors @ torch.where(known, lacking / torch.where(known, values, 1.0), 0.0)
-    return aim

@@ -25,6 +25,7 @@ from milodo.problems.rows import Rows, is_large, rows_at_once
 from milodo.problems.sampled import Sampled
 from milodo.problems.softmax import Softmax
 from milodo.problems.weighed import NO_BEND, NO_SLOPE, Weighed
+from milodo.solvers.triangles import pack
 from milodo.types import NodeTensor
 
 LOSSES: dict[str, type[Sampled]] = {"squared": LeastSquares, "logistic": LogisticRegression, "softmax": Softmax}
@@ -267,4 +268,4 @@ def _origin(own: Moments, scaled: Scaling, node: int, n: int, *, intercept: bool
         products = wide
     share, columns = n / scaled.weight[node], d + intercept
     gram, cross = share * products[:columns, :columns], share * products[:columns, columns:]
-    return Origin(gram[tuple(torch.triu_indices(columns, columns))], cross.squeeze(-1))
+    return Origin(pack(gram), cross.squeeze(-1))

@@ -19,9 +19,9 @@ from torch import Tensor
 from milodo.errors import shortened
 from milodo.network import Observer
 from milodo.network.sums import in_order
-from milodo.problems.in_blocks import full
 from milodo.problems.regularizers import Sparing
 from milodo.problems.sampled import Sampled
+from milodo.solvers.triangles import unpack
 from milodo.types import Point
 
 LEAST, MOST_CERTAIN = 5.0, 12.0
@@ -107,7 +107,7 @@ def _directions(problem: Sampled, x: Point, certain: Tensor, observer: Observer)
         return [x]
     assert problem.weights is not None
     others = problem.reweighed(problem.weights * ~certain)
-    H = full(observer.mean(others.hessian_from(others.look(others.everywhere(x))), dim=-2), problem.d)
+    H = unpack(observer.mean(others.hessian_from(others.look(others.everywhere(x))), dim=-2), problem.d)
     values, vectors = torch.linalg.eigh(H)
     flat = [vectors[:, values <= limit * values[-1]] for limit in VANISHED]
     return [observer.agreed(part @ (part.mT @ x)) for part in flat]

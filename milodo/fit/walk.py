@@ -18,13 +18,15 @@ from milodo.algorithms import Algorithm
 from milodo.checks import Checks
 from milodo.errors import InvalidInput
 from milodo.fit.costs import of_a_look
-from milodo.fit.newton import LENGTHS, minimise
 from milodo.fit.pooled import Total
 from milodo.loop import Stop, solve
 from milodo.metrics import Units
 from milodo.network import Network, Observer
 from milodo.problems import Regularizer
 from milodo.problems.sampled import Sampled
+from milodo.solvers.line_search import WHOLE, best_length, lengths_like
+from milodo.solvers.prox_newton import model_minimum
+from milodo.solvers.triangles import packed_size, unpack
 from milodo.status import Status
 from milodo.types import NodeTensor
 
@@ -75,19 +77,17 @@ class Moments(Walk):
         u = problem.look(problem.everywhere(x))
         own = torch.cat((folds.hessian_from(u), folds.value_and_grad_from(u)[1]), dim=-1)  # [folds or none, n, numbers]
         own = own if inside is None else own.movedim(0, -2).flatten(-2)
-        sums = (total(own)[0] / n).unflatten(-1, (-1, d * (d + 3) // 2))
+        sums = (total(own)[0] / n).unflatten(-1, (-1, packed_size(d) + d))
         everything = sums.sum(0, keepdim=True)
         if share is not None:
             sums = torch.cat((everything, (everything - sums) / (1 - share).unsqueeze(-1)))
-        halves, self.g = sums.split((d * (d + 1) // 2, d), dim=-1)
-        rows, columns = torch.triu_indices(d, d)
-        self.H = halves.new_zeros(len(halves), d, d)
-        self.H[:, rows, columns] = self.H[:, columns, rows] = halves
-        self.problem, self.first, self.at = problem, x, x.expand(len(halves), d).clone()
+        triangles, self.g = sums.split((packed_size(d), d), dim=-1)
+        self.H = unpack(triangles, d)
+        self.problem, self.first, self.at = problem, x, x.expand(len(sums), d).clone()
 
     def to(self, reg: Regularizer, tolerance: float) -> None:
         for b, (H, g, x) in enumerate(zip(self.H, self.g, self.at, strict=True)):
-            self.at[b] = minimise(H, g + H @ (x - self.first), x, reg)
+            self.at[b] = model_minimum(H, g + H @ (x - self.first), x, reg)
 
     def back(self, x: Tensor) -> None:
         self.at = x.clone()
@@ -151,7 +151,7 @@ class Newton(Walk):
                 self._curve(sorted(ask))
             new, ask = new or bool(ask), set()
             before = [off.get(b, far) for b, far in enumerate(before)]
-            aims = [minimise(H, g[b], self.at[b], reg) for b in left if (H := self.H[b]) is not None]
+            aims = [model_minimum(H, g[b], self.at[b], reg) for b in left if (H := self.H[b]) is not None]
             short = self._towards(reg, left, torch.stack(aims))
 
     def _gradients(self, left: list[int]) -> dict[int, Tensor]:
@@ -179,12 +179,9 @@ class Newton(Walk):
 
     def _curve(self, ask: list[int]) -> None:
         """New curvature of these instances, by one sum."""
-        d, some = self.problem.d, self._only(ask)
+        some = self._only(ask)
         own = some.hessian_from(some.look(some.everywhere(self.at[ask]))).movedim(0, -2).flatten(-2)
-        rows, columns = torch.triu_indices(d, d)
-        for b, half in zip(ask, (self.total(own)[0] / self.n).view(len(ask), -1), strict=True):
-            H = half.new_zeros(d, d)
-            H[rows, columns] = H[columns, rows] = half
+        for b, H in zip(ask, unpack((self.total(own)[0] / self.n).view(len(ask), -1), self.problem.d), strict=True):
             self.H[b] = H
             if b == 0:
                 self.H = [H if k == 0 else H * share for k, share in enumerate(self.share)]
@@ -197,19 +194,16 @@ class Newton(Walk):
         """The best point on the way to each aim, by one sum of values and aims, so that all sites are at the same; who could not
         go all the way needs new curvature."""
         here = self.at[left]
-        lengths = torch.tensor((0.0, *LENGTHS), dtype=here.dtype)[:, None, None]
+        lengths = lengths_like(here)[:, None, None]
         points = here + lengths * (aims - here)  # [lengths, left, d]
         # Aims differ between sites by roundings, and so does r at points on the way: it is averaged, too.
         values = self._only(left).value(self.problem.everywhere(points)) + reg.value(points).unsqueeze(-1)  # [lengths, left, n]
         own = torch.cat((values.movedim(-1, 0).flatten(1), aims.flatten().expand(values.shape[-1], -1)), dim=-1)
         losses, aims = (self.total(own)[0] / self.n).tensor_split((len(lengths) * len(left),))
         loss, points = losses.view(len(lengths), -1), here + lengths * (aims.view_as(here) - here)
-        rounding = 10 * torch.finfo(loss.dtype).eps * loss[0].abs()
-        best = loss.argmin(0)
-        whole = (loss[1] <= loss[0] + rounding) & (loss[1] <= loss.min(0).values + rounding)
-        best = torch.where(whole, 1, best)
+        best = best_length(loss)
         self.at[left] = points[best, torch.arange(len(left))]
-        return {b for b, k in zip(left, best.tolist(), strict=True) if k != 1}
+        return {b for b, k in zip(left, best.tolist(), strict=True) if k != WHOLE}
 
 
 @dataclass

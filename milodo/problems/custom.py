@@ -12,6 +12,7 @@ from torch.func import grad, hessian, vmap
 from milodo.errors import LARGEST, InvalidInput, as_float, quoted, whole
 from milodo.problems.base import Problem, check_finite
 from milodo.problems.regularizers import Regularizer
+from milodo.solvers.triangles import pack
 from milodo.tree import leaves, tree_map
 from milodo.types import NodeScalar, NodeTensor
 
@@ -77,8 +78,7 @@ class CustomProblem(Problem):
         return True
 
     def hessian_from(self, u: Tensor) -> Tensor:
-        rows, columns = torch.triu_indices(self.d, self.d, device=self.device)
-        return self._over_nodes(hessian(self.f), u)[..., rows, columns]
+        return pack(self._over_nodes(hessian(self.f), u))
 
     @property
     def knows_lipschitz(self) -> bool:

@@ -15,6 +15,7 @@ from milodo.problems.blocks import spread
 from milodo.problems.regularizers import Regularizer
 from milodo.problems.rows import Block, Group, Rows
 from milodo.problems.sampled import Sampled, bound_above, squared_norm
+from milodo.solvers.triangles import pack, packed_size, unpack
 from milodo.types import NodeScalar, NodeTensor, Point
 
 CHUNK = 1 << 15
@@ -154,29 +155,27 @@ class InBlocks(Sampled):
     def _bending(self, u: Tensor | None, groups: Sequence[Group] | None = None) -> Tensor:
         """(1/N) Σ_j s_ij ℓ''_ij a_ij a_ijᵀ, the upper halves, where u is predicted; without u as if ℓ'' were 1. Of these groups,
         or of all."""
-        rows, columns = torch.triu_indices(self.rows.columns, self.rows.columns)
 
         def part(block: Any, at: Block) -> Tensor:
             own = block.weights
             if u is not None:
                 own = block.weigh(block.loss_curvature(u[..., 0, at.at].unflatten(-1, (block.n, -1))))
-            return (at.wide.mT @ ((own / self.samples).unsqueeze(-1) * at.wide))[..., rows, columns]
+            H = at.wide.mT @ ((own / self.samples).unsqueeze(-1) * at.wide)
+            return pack(H[..., : self.rows.columns, : self.rows.columns])
 
         return self._added(self._over(part, groups)) * self._inverses
 
     @property
     def _inverses(self) -> Tensor:
         """By which the upper halves of Hessians are multiplied."""
-        rows, columns = torch.triu_indices(self.d, self.d)
-        return self.inverse[:, rows] * self.inverse[:, columns]
+        return pack(self.inverse.unsqueeze(-1) * self.inverse.unsqueeze(-2))
 
     @cached_property
     def _gram(self) -> Tensor:
         """(1/N) Σ_j s_ij a_ij a_ijᵀ, the upper halves [*batch, n, *], for problems with one output."""
         assert self.weights is not None
         left = [group for group in self.rows.groups if group.nodes[0] not in self.origins]
-        size = self.d * (self.d + 1) // 2
-        found = self._bending(None, left) if left else self.weights.new_zeros(self.n, size)
+        found = self._bending(None, left) if left else self.weights.new_zeros(self.n, packed_size(self.d))
         for i, origin in self.origins.items():
             found[..., i, :] = origin.gram
         return found
@@ -193,7 +192,7 @@ class InBlocks(Sampled):
                 norm = squared_norm(s.sqrt().unsqueeze(-1) * A)
             elif first in self.origins or (self.quadratic and group.size > rows.columns):
                 gram = self.origins[first].gram if first in self.origins else self._gram[..., first, :]
-                largest = torch.linalg.eigvalsh(full(gram, rows.columns))[..., -1:]
+                largest = torch.linalg.eigvalsh(unpack(gram, rows.columns))[..., -1:]
                 norm = largest * self.samples * bound_above(self.dtype, group.size, rows.columns)
             else:
                 norm = rows.squared_norm(group, weights).unsqueeze(-1)
@@ -244,11 +243,3 @@ class InBlocks(Sampled):
         for _ in self.rows.over(copied):
             pass
         return self.plain(A.unsqueeze(0), self.b, self.reg, self.weights / self.n)
-
-
-def full(halves: Tensor, d: int) -> Tensor:
-    """Symmetric matrices [*, d, d] from their upper halves, row by row [*, d (d + 1) / 2]."""
-    rows, columns = torch.triu_indices(d, d, device=halves.device)
-    H = halves.new_zeros(*halves.shape[:-1], d, d)
-    H[..., rows, columns] = H[..., columns, rows] = halves
-    return H

@@ -11,6 +11,7 @@ from milodo.errors import InvalidInput
 from milodo.network import Observer
 from milodo.problems.regularizers import Sparing
 from milodo.problems.sampled import AT_ONCE, Sampled
+from milodo.solvers.triangles import pack
 from milodo.types import NodeTensor, Point
 
 __all__ = ["AT_ONCE", "LinearModel", "apply"]
@@ -49,8 +50,7 @@ class LinearModel(Sampled):
 
     def hessian_from(self, u: Tensor) -> Tensor:
         weight = self.weigh(self.loss_curvature(u)) / self.samples
-        rows, columns = torch.triu_indices(self.d, self.d, device=self.device)
-        return (self.A.mT @ (weight.unsqueeze(-1) * self.A))[..., rows, columns]
+        return pack(self.A.mT @ (weight.unsqueeze(-1) * self.A))
 
     def pooled(self) -> LinearModel:
         """The same objective with all data at one node: (1/n) Σ (1/N) Σ is the mean over all samples. A view, not a copy."""

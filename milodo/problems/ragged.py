@@ -20,6 +20,7 @@ from milodo.problems.in_blocks import InBlocks, Origin
 from milodo.problems.regularizers import Regularizer
 from milodo.problems.rows import Block, Rows
 from milodo.problems.sampled import Sampled
+from milodo.solvers.triangles import last_column
 from milodo.types import NodeScalar, NodeTensor, Point
 
 __all__ = ["Origin", "Ragged", "Rows", "ragged"]
@@ -133,7 +134,7 @@ class Ragged(InBlocks):
 
     def _bent(self, seen: Seen) -> NodeTensor:
         if seen.bent is None and self.quadratic:
-            seen.bent = self._gram[..., torch.triu_indices(self.d, self.d)[1] == self.d - 1]
+            seen.bent = last_column(self._gram, self.d)
         elif seen.bent is None:
             seen.bent = self.pull_back(self.loss_curvature(seen.u))  # type: ignore[attr-defined]
         return seen.bent
@@ -150,7 +151,7 @@ class Ragged(InBlocks):
             return
         first: Any = copy(self)
         first.b, u = self.b[:, :1], seen.u[:, :1]
-        ones = self._gram[..., torch.triu_indices(self.d, self.d)[1] == self.d - 1]  # (1/N) Σ_j s_ij a_ij
+        ones = last_column(self._gram, self.d)  # (1/N) Σ_j s_ij a_ij
         seen.grad = (first.loss_slope(u) + first.b) * ones - self._cross
         seen.bent = first.loss_curvature(u) * ones
 

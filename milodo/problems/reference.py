@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from milodo.problems.base import Problem
 from milodo.problems.certify import KINDS, OBSERVER, Certifier, hessian_blocks, mean_gradient, slope_and_gradient, unbounded
 from milodo.problems.linear import LinearModel
 from milodo.problems.units import Units, own_units
+from milodo.solvers.fista import fista
+from milodo.solvers.prox_newton import shortest_solution
 from milodo.types import Point
 
 SMALLEST = 5e-324
@@ -92,7 +95,7 @@ def _solved(problem: Problem, L: Tensor, tolerance: float, iterations: int, prog
     block, done, stale = 100, 0, 0
     while done < iterations and stale < PATIENCE and not bool(best.settled.all()):
         before = best.bound
-        x = first_order = _accelerated(problem, first_order, L, block)
+        x = first_order = fista(first_order, partial(mean_gradient, problem), problem.reg.prox, 1 / L, block)
         best.take(x)
         for _ in range(NEWTON_STEPS):
             x = _newton(problem, x, L)
@@ -173,19 +176,6 @@ def _lanczos(pooled: LinearModel) -> Tensor:
     return found
 
 
-def _accelerated(problem: Problem, x: Point, L: Tensor, steps: int) -> Point:
-    """FISTA, each instance restarting when its momentum points uphill."""
-    y, t = x, torch.ones_like(L)
-    for _ in range(steps):
-        x_next = problem.reg.prox(y - mean_gradient(problem, y) / L, 1 / L)
-        uphill = ((y - x_next) * (x_next - x)).sum(-1, keepdim=True) > 0
-        t = torch.where(uphill, 1.0, t)
-        t_next = (1 + (1 + 4 * t * t).sqrt()) / 2
-        y = x_next + torch.where(uphill, 0.0, (t - 1) / t_next) * (x_next - x)
-        x, t = x_next, t_next
-    return x
-
-
 def _newton(problem: Problem, x: Point, L: Tensor) -> Point:
     """One semismooth Newton step on x = prox_{r/L}(x - ∇f(x)/L).
 
@@ -206,9 +196,5 @@ def _newton(problem: Problem, x: Point, L: Tensor) -> Point:
         H, H_fixed = hessian_blocks(problem, index, x, where, step[index] * ~where)
         H.diagonal().add_(bend[index][where])
         right = -(remainder[index][where] + H_fixed)
-        factor, failed = torch.linalg.cholesky_ex(H)
-        if int(failed) == 0:
-            step[index][where] = torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
-        else:  # singular where the data do not determine x: the shortest step
-            step[index][where] = torch.linalg.lstsq(H, right.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
+        step[index][where] = shortest_solution(H, right)  # singular where the data do not determine x
     return x + step

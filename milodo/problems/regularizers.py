@@ -19,6 +19,11 @@ class Regularizer(ABC):
     spares: int = 0
     """How many of the last coordinates are intercepts, which are left free."""
 
+    @property
+    def penalised(self) -> Regularizer:
+        """r of the coordinates that are not intercepts."""
+        return self
+
     @abstractmethod
     def each(self, x: Tensor) -> Tensor:
         """ρ(x_l), coordinate by coordinate."""
@@ -260,6 +265,10 @@ class Sparing(Regularizer):
 
     reg: Regularizer
     spares: int = 1
+
+    @property
+    def penalised(self) -> Regularizer:
+        return self.reg
 
     def _rest(self, x: Tensor) -> Tensor:
         return x[..., : -self.spares]

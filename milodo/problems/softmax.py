@@ -10,10 +10,9 @@ from milodo.network import Observer
 from milodo.network.sums import in_order
 from milodo.problems.regularizers import Regularizer
 from milodo.problems.sampled import Sampled, exact_log
+from milodo.solvers.prox_newton import intercept_inverse
+from milodo.solvers.triangles import pack
 from milodo.types import NodeScalar, NodeTensor
-
-FLAT = 1e-12
-"""Of the largest curvature of intercepts: what rounding leaves along their sum, which changes no probability, is less."""
 
 
 class Softmax(Sampled):
@@ -93,8 +92,7 @@ class Softmax(Sampled):
             for e in range(c, self.k):
                 weight = self.weigh(q[..., c] * (float(c == e) - q[..., e])) / self.samples
                 H[..., :, c, :, e] = H[..., :, e, :, c] = self.A.mT @ (weight.unsqueeze(-1) * self.A)
-        rows, columns = torch.triu_indices(self.d, self.d, device=self.device)
-        return H.flatten(-4, -3).flatten(-2)[..., rows, columns]
+        return pack(H.flatten(-4, -3).flatten(-2))
 
     def intercept_step(self, u: Tensor, v: Tensor, observer: Observer) -> Tensor:
         q = u.softmax(-1)
@@ -105,7 +103,7 @@ class Softmax(Sampled):
         g, H = means[..., : self.k], means.new_empty(*means.shape[:-1], self.k, self.k)
         for place, (c, e) in enumerate(pairs, self.k):
             H[..., c, e] = H[..., e, c] = means[..., place]
-        return (torch.linalg.pinv(H, rtol=FLAT, hermitian=True) @ g.unsqueeze(-1)).squeeze(-1)
+        return (intercept_inverse(H) @ g.unsqueeze(-1)).squeeze(-1)
 
     def balanced(self, u: Tensor, v: Tensor, step: Tensor) -> Tensor:
         q, t = u.softmax(-1), step[..., None, None, :]

@@ -15,7 +15,7 @@ from sklearn.model_selection import KFold
 from milodo.errors import InvalidInput
 from milodo.fit import Choice, Task, fit_model, fit_path
 from milodo.fit.folds import Folds, deal_folds
-from milodo.fit.newton import Here, Newton, sparse_quadratic
+from milodo.fit.newton import Here, Newton
 from milodo.fit.walk import Moments
 from milodo.fit.walk import Newton as NewtonWalk
 from milodo.metrics import Units, off_by
@@ -23,6 +23,7 @@ from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, LeastSquares, LogisticRegression, Softmax, Zero, optimum
 from milodo.problems.sampled import Sampled
 from milodo.sklearn import DecentralizedLassoCV
+from milodo.solvers.prox_newton import sparse_quadratic
 from milodo.status import Status
 
 OBSERVER = StackedObserver()

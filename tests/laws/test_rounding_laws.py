@@ -40,8 +40,7 @@ BY_NAME = methods(GRAPH)
 
 
 LOCAL = {
-    "algorithms/tree_newton.py": {"minimised"},
-    "fit/newton.py": {"_aim", "sparse_quadratic", "value"},
+    "solvers/fista.py": {"fista"}, "solvers/prox_newton.py": {"_aim", "sparse_quadratic", "value"},
     "network/base.py": {"_count"}, "network/coded.py": {"_packed"}, "network/frames.py": {"trimmed", "untrimmed"},
     "network/traffic.py": {"<genexpr>"}, "problems/base.py": {"check_finite"},
     "bench/recorder.py": {"look"}, "fit/model.py": {"fit_model"}, "fit/path.py": {"<listcomp>"},
