@@ -214,7 +214,7 @@ def test_a_file_cut_in_its_last_line_can_be_resumed(tmp_path):
 
 
 def test_what_cannot_be_certified_has_no_gap_and_is_not_tuned_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("milodo.problems.reference.CERTIFIED", -1.0)  # nothing is good enough
+    monkeypatch.setattr("milodo.solvers.reference.CERTIFIED", -1.0)  # nothing is good enough
     with pytest.raises(InvalidInput, match="no gap to tune for"):
         Benchmark(experiment(), tmp_path / "tuned").run()
     given = {"name": "prox-ed", "use": "given", "parameters": {"gamma": 0.1}}

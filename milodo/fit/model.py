@@ -31,7 +31,6 @@ from milodo.network.consensus import maximum
 from milodo.network.formats import message_format
 from milodo.network.probe import probe, slowest
 from milodo.network.sums import in_order
-from milodo.problems.regularizers import Sparing, Zero
 from milodo.problems.sampled import Sampled
 from milodo.status import Status
 from milodo.types import NodeTensor, Point
@@ -197,7 +196,7 @@ def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool, colum
     """
     mean, scale, target = scaled.mean[0], scaled.scale[0], scaled.target[0]
     w = x[: len(scale) * len(target)].unflatten(0, (len(scale), len(target))).mT / scale
-    if len(target) > 1 and isinstance(problem.reg.reg if isinstance(problem.reg, Sparing) else problem.reg, Zero):
+    if len(target) > 1 and problem.reg.penalised.vanishes:
         w = w - (in_order(w.mT) / len(w)).mT
     # Sums in one order: all sites end with the same model, to the bit.
     beside = x[-len(target) :] + target * problem.translates if intercept else torch.zeros_like(target)

@@ -28,7 +28,6 @@ from milodo.fit.walk import Iterated, Moments, Newton, Walk
 from milodo.metrics import Units
 from milodo.network import Ledger, Network, Observer
 from milodo.problems import Regularizer
-from milodo.problems.regularizers import Sparing
 from milodo.problems.sampled import Sampled
 from milodo.types import NodeTensor
 
@@ -196,8 +195,7 @@ def fit_path(
     curve.weights = None if weights is None else folds.share.numpy()
 
     def losses_at(p: int, tolerance: float) -> NodeTensor:
-        bare = _bare(penalties[p], task, scaled)
-        walk.to(replace(problem.reg, reg=bare) if isinstance(problem.reg, Sparing) else bare, tolerance)
+        walk.to(problem.reg.with_penalised(_bare(penalties[p], task, scaled)), tolerance)
         points[p : p + 1] = [walk.points]
         if along:
             along((p + 1) / (len(penalties) + 1), f"penalty {p + 1} of {len(penalties)}, {penalties[p]:.3g}")

@@ -19,7 +19,6 @@ from torch import Tensor
 from milodo.errors import shortened
 from milodo.network import Observer
 from milodo.network.sums import in_order
-from milodo.problems.regularizers import Sparing
 from milodo.problems.sampled import Sampled
 from milodo.solvers.triangles import unpack
 from milodo.types import Point
@@ -71,8 +70,8 @@ def separated(
     `unit`, x was found to this tolerance, and the network has n nodes."""
     if problem.attained or problem.weights is None or not bool(torch.isfinite(x).all()):
         return None
-    reg, features = (problem.reg.reg, x[: -problem.reg.spares]) if isinstance(problem.reg, Sparing) else (problem.reg, x)
-    penalty = float(in_order(reg.each(features)))  # the same in every process, like x and the unit
+    features = x[: problem.d - problem.reg.spares]
+    penalty = float(in_order(problem.reg.penalised.each(features)))  # the same in every process, like x and the unit
     if penalty > NEGLIGIBLE * unit:
         return None
     counted, certainty = problem.weights > 0, min(MOST_CERTAIN, max(LEAST, -math.log(tolerance) / 2))

@@ -11,10 +11,10 @@ from milodo.problems.logistic import Logistic, LogisticRegression
 from milodo.problems.neural import Neural
 from milodo.problems.neural_families import CNNFamily, DigitsCNNFamily, DigitsMLPFamily, MLPFamily, ResNetFamily
 from milodo.problems.real import BreastCancer, BSDSLasso, Census
-from milodo.problems.reference import Reference, optimum
 from milodo.problems.regularizers import L1, REGULARIZERS, Box, ElasticNet, NonNegative, Regularizer, Zero
 from milodo.problems.sampled import Sampled
 from milodo.problems.softmax import Softmax
+from milodo.solvers.reference import Reference, optimum
 
 FAMILIES: dict[str, type[Any]] = {
     "lasso": Lasso, "logistic": Logistic, "gabor-lasso": GaborLasso,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from milodo.problems.linear import LinearModel
 from milodo.problems.synthetic import SyntheticFamily
+from milodo.solvers.certificates import Certificate, Projection
 
 
 class LeastSquares(LinearModel):
@@ -24,6 +25,10 @@ class LeastSquares(LinearModel):
     bending = 0.0
     homogeneous = translates = attained = canonical = True
     reach = math.inf
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        duality, convexity, *others = super().certificates()
+        return duality, convexity, *([Projection()] if self.reg.vanishes else []), *others
 
     def loss(self, u: Tensor) -> Tensor:
         return (u - self.b).square() / 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from milodo.types import Step
 class Regularizer(ABC):
     """r(x) = Σ_l ρ(x_l), with what solvers and certificates ask of it."""
 
+    vanishes: bool = False
+    """Whether r = 0."""
     spares: int = 0
     """How many of the last coordinates are intercepts, which are left free."""
 
@@ -23,6 +25,10 @@ class Regularizer(ABC):
     def penalised(self) -> Regularizer:
         """r of the coordinates that are not intercepts."""
         return self
+
+    def with_penalised(self, reg: Regularizer) -> Regularizer:
+        """The same intercepts beside another r."""
+        return reg
 
     @abstractmethod
     def each(self, x: Tensor) -> Tensor:
@@ -60,6 +66,10 @@ class Regularizer(ABC):
         """The nearest point at which r is finite."""
         return x
 
+    def rescaled(self, scale: Tensor, factor: Tensor) -> Regularizer:
+        """factor · r(z / scale)."""
+        return Rescaled(self, scale, factor)
+
     @property
     def walled(self) -> bool:
         """Whether r = ∞ somewhere, so that `inside` may move a point. It is known without looking at one."""
@@ -85,6 +95,11 @@ def _soft(v: Tensor, threshold: Step) -> Tensor:
 @dataclass(frozen=True)
 class Zero(Regularizer):
     """r = 0."""
+
+    vanishes = True
+
+    def rescaled(self, scale: Tensor, factor: Tensor) -> Regularizer:
+        return self
 
     def each(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
@@ -269,6 +284,12 @@ class Sparing(Regularizer):
     @property
     def penalised(self) -> Regularizer:
         return self.reg
+
+    def with_penalised(self, reg: Regularizer) -> Regularizer:
+        return replace(self, reg=reg)
+
+    def rescaled(self, scale: Tensor, factor: Tensor) -> Regularizer:
+        return Sparing(self.reg.rescaled(self._rest(scale), factor), self.spares)
 
     def _rest(self, x: Tensor) -> Tensor:
         return x[..., : -self.spares]

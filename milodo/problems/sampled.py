@@ -16,7 +16,7 @@ from torch import Tensor
 from milodo.errors import InvalidInput, quoted
 from milodo.network import Observer
 from milodo.problems.base import Problem, check_finite
-from milodo.problems.regularizers import Regularizer, Sparing
+from milodo.problems.regularizers import Regularizer
 from milodo.types import NodeScalar, NodeTensor, Point
 
 AT_ONCE = 1 << 22
@@ -268,8 +268,7 @@ class Sampled(Problem):
 
     @property
     def certifies(self) -> bool:
-        reg = self.reg.reg if isinstance(self.reg, Sparing) else self.reg
-        return reg.shrink(torch.ones(self.d - self.reg.spares, dtype=self.dtype, device=self.device)) is not None
+        return self.reg.penalised.shrink(torch.ones(self.d - self.reg.spares, dtype=self.dtype, device=self.device)) is not None
 
     def duality_gap(self, x: Point, u: Tensor, v: Tensor, gradient: Point, observer: Observer) -> Tensor | None:
         """[f(x) + f*(dual)] + [r(x) + r*(-g)] with dual = s v / M, written as two sums of non-negative terms:
@@ -278,9 +277,8 @@ class Sampled(Problem):
 
         s <= 1 is the largest that makes the dual feasible; inf where v is NaN, None where only v = 0 would be.
         """
-        reg = self.reg
-        if isinstance(reg, Sparing):
-            x, gradient, reg = x[..., : -reg.spares], gradient[..., : -reg.spares], reg.reg
+        reg, few = self.reg.penalised, self.d - self.reg.spares
+        x, gradient = x[..., :few], gradient[..., :few]
         s = reg.shrink(-gradient)
         if s is None:
             return None

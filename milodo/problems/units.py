@@ -6,12 +6,13 @@ All factors are powers of two, so that no digit changes: what is found and prove
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from milodo.problems.linear import LinearModel
-from milodo.problems.regularizers import Regularizer, Rescaled, Sparing, Zero
+if TYPE_CHECKING:
+    from milodo.problems.linear import LinearModel
 
 USUAL = 10
 """Sizes within 2^±10, and columns within 2^5 of each other, are left as they are: scaling copies the data."""
@@ -46,16 +47,8 @@ def own_units(problem: LinearModel) -> tuple[LinearModel, Units]:
     if not bool(column.any()) and not bool(target.any()):
         return problem, Units(scale, factor)
     A = problem.A / _power(column)[..., None, None, :] if bool(column.any()) else problem.A
-    reg = _rescaled(problem.reg, scale, factor.unsqueeze(-1))
+    reg = problem.reg.rescaled(scale, factor.unsqueeze(-1))
     return type(problem)(A, problem.b / _power(target)[..., None, None], reg, problem.weights), Units(scale, factor)
-
-
-def _rescaled(reg: Regularizer, scale: Tensor, factor: Tensor) -> Regularizer:
-    if isinstance(reg, Zero):
-        return reg
-    if isinstance(reg, Sparing):
-        return Sparing(_rescaled(reg.reg, scale[..., : -reg.spares], factor), reg.spares)
-    return Rescaled(reg, scale, factor)
 
 
 def _exponents(problem: LinearModel) -> Tensor:

@@ -19,13 +19,13 @@ import numpy as np
 from markupsafe import Markup
 
 from milodo.files import atomic
-from milodo.problems.certify import BOUNDS
 from milodo.report import tuning, words
 from milodo.report.endings import budgets, line_ends
 from milodo.report.figures import write_figures
 from milodo.report.layout import layout, node_size
 from milodo.report.run import Run
 from milodo.report.spoken import spoken
+from milodo.solvers.certificates import BOUNDS
 
 HERE = Path(__file__).parent
 CHARTS = HERE / "vendor" / "plotly-basic.min.js"

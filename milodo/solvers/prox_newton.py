@@ -6,13 +6,14 @@ signs; beside any other r by FISTA.
 
 from __future__ import annotations
 
-from typing import Protocol
-
+import numpy as np
 import torch
 from torch import Tensor
 
 from milodo.network.sums import in_order
 from milodo.solvers.fista import Prox, fista
+from milodo.solvers.objective import Objective, Penalty
+from milodo.types import Point
 
 BESIDE = 1e-100
 """So near to the kink at 0 that the slope of r is that of its absolute values alone."""
@@ -22,6 +23,8 @@ FALLS, FAR = 1e-10, 1e6
 """From which part of all slopes on one along which nothing bends counts; and how far to look along it for a sign that changes."""
 FLAT = 1e-12
 """Of the largest curvature of intercepts: what rounding leaves along their sum, which changes no probability, is less."""
+NEWTON_LIMIT = 6000
+"""Free coordinates above which a dense Newton system is too large, and first-order steps go on alone."""
 INNER = 500
 """Accelerated proximal gradients towards the minimum of a model, at most."""
 APART = 20
@@ -29,28 +32,6 @@ APART = 20
 SLIGHT = (4 / INNER) ** 2
 """Of the largest eigenvalue of a model: how far below zero others may lie. Steps grow by 1 + √SLIGHT there, e⁴ in all, and not by
 more than r and the next test allow."""
-
-
-class Penalty(Protocol):
-    """What is asked of r = Σ_l ρ(x_l)."""
-
-    @property
-    def spares(self) -> int:
-        """How many of the last coordinates are intercepts, which it leaves free."""
-        ...
-
-    @property
-    def penalised(self) -> Penalty:
-        """r of the other coordinates."""
-        ...
-
-    def slope(self, x: Tensor) -> Tensor:
-        """ρ'(x_l) where it exists."""
-        ...
-
-    def bend(self, x: Tensor) -> Tensor:
-        """ρ''(x_l) where it exists."""
-        ...
 
 
 def model_minimum(H: Tensor, g: Tensor, x: Tensor, reg: Penalty) -> Tensor:
@@ -132,6 +113,29 @@ def damped_model_minimum(H: Tensor, g: Tensor, x: Tensor, prox: Prox, delta: Ten
         return g + (v.unsqueeze(-2) @ H).squeeze(-2) + delta * v
 
     return fista(x, gradient, prox, step, INNER, apart=APART, inner=lambda a, b: in_order(a * b))
+
+
+def semismooth_step(problem: Objective, x: Point, L: Tensor) -> Point:
+    """One semismooth Newton step on x = prox_{r/L}(x - ∇f(x)/L).
+
+    Coordinates whose prox p sits at a kink of ρ go there. On the free others, with H = ∇²f and that move put in, solve
+        (H + ρ'') δ = -(∇f(x) + ρ'(p) + ρ'' (x - p)).
+    Each instance on its own, because their free sets differ.
+    """
+    gradient, _ = problem.exact_gradient(x)
+    target = problem.reg.prox(x - gradient / L, 1 / L)
+    free, bend = problem.reg.free(target), problem.reg.bend(x)
+    remainder = gradient + problem.reg.slope(target) + bend * (x - target)
+    step = target - x
+    for index in np.ndindex(problem.batch):
+        where = free[index]
+        if not 0 < int(where.sum()) <= NEWTON_LIMIT:
+            continue
+        H, H_fixed = problem.hessian_blocks(x, index, where, step[index] * ~where)
+        H.diagonal().add_(bend[index][where])
+        right = -(remainder[index][where] + H_fixed)
+        step[index][where] = shortest_solution(H, right)  # singular where the data do not determine x
+    return x + step
 
 
 def intercept_inverse(H: Tensor) -> Tensor:

@@ -38,8 +38,8 @@ from milodo.problems import (
     Zero,
     optimum,
 )
-from milodo.problems.certify import BOUNDS, Certifier
 from milodo.problems.regularizers import Rescaled, Sparing
+from milodo.solvers.certificates import BOUNDS, Certifier
 from milodo.status import Status
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
