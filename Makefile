@@ -29,14 +29,14 @@ format: .venv/.test
 
 bench: .venv/.test
 	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/edges.py
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/neural.py gradient
-	$(BIN)/python benchmarks/neural.py memory
-	$(BIN)/python benchmarks/choices.py
-	$(BIN)/python benchmarks/runtime.py
-	$(BIN)/python benchmarks/degraded.py
-	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/step.py edges
+	$(BIN)/python benchmarks/step.py memory
+	$(BIN)/python benchmarks/training.py gradient
+	$(BIN)/python benchmarks/training.py memory
+	$(BIN)/python benchmarks/step.py choices
+	$(BIN)/python benchmarks/processes.py step
+	$(BIN)/python benchmarks/links.py messages
+	$(BIN)/python benchmarks/training.py iteration
 	$(BIN)/python benchmarks/learned.py transfer
 	$(BIN)/python benchmarks/learned.py long
 

@@ -25,8 +25,7 @@ from typing import Any
 
 import torch
 from _adam import DAdam
-from _kept import Kept
-from _measure import verdict
+from _harness import Kept, verdict
 
 from milodo.algorithms import LEPDO, Algorithm, DSGDm, ProxED, QGDSGDm
 from milodo.files import write_json

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import verdict
+from _harness import verdict
 from _slow_link import Slow, SlowNetwork, enter, lacking
 
 from milodo.algorithms import DAPG, Algorithm, ProxED, Remembering

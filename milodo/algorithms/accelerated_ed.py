@@ -97,7 +97,7 @@ class AcceleratedED(OverAverage):
     the recurrence is stable for σ <= 1 - β, however little A mixes.
 
     Where the graph changes with the iteration, K = 1 and v is half of z - A z with that iteration's A, so that ½I ⪯ I - v ⪯ I as
-    in Exact Diffusion: with all of it, it diverged on five of six schedules (benchmarks/schedules.py).
+    in Exact Diffusion: with all of it, it diverged on five of six schedules (benchmarks/links.py schedules).
 
     These are LEPDO-1..3 with a momentum term, which vanishes at a fixed point: Theorem 1 speaks of it, too. γ, K and σ are the
     same at all nodes, so Σy = 0. The restart and t are each node's own and need no message. Lost messages leave Σv = 0 as it is.

@@ -71,7 +71,7 @@ class Tuning:
 
 GROUP_NUMBERS = 2**17
 """Size of one state tensor in a batched run. More candidates make more groups, which advance in turn: a group whose tensors
-fit the processor's cache steps 1.3 times faster per candidate (benchmarks/choices.py)."""
+fit the processor's cache steps 1.3 times faster per candidate (benchmarks/step.py choices)."""
 FEW = 4
 """Grid points of each parameter where there are more than two."""
 EXTENSIONS = 4

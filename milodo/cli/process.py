@@ -17,7 +17,8 @@ def keep_freed_memory() -> bool:
     """Lets malloc keep what tensors free, instead of handing it to the system and faulting it in again at the next step.
 
     A step allocates and frees tensors of a megabyte or so; by default each comes as fresh pages, and mixing 32 instances on
-    ring(10) at d = 300 takes 1.9 ms instead of 0.23 (benchmarks/choices.py). Returns whether it could be set: only glibc has it.
+    ring(10) at d = 300 takes 1.9 ms instead of 0.23 (benchmarks/step.py choices). Returns whether it could be set: only
+    glibc has it.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -198,13 +198,13 @@ def apply(A: Tensor, x: Tensor) -> Tensor:
     """A_i x_i. Leading axes that x has and A has not become rows of one product, so that A is read once for all of them.
 
     Written as xᵀAᵀ: many small products of a row with a matrix run 5 times faster than of a matrix with a column
-    (benchmarks/choices.py).
+    (benchmarks/step.py choices).
     """
     extra = x.ndim - (A.ndim - 1)
     if extra <= 0:
         return (x.unsqueeze(-2) @ A.mT).squeeze(-2)
     rows = x.flatten(0, extra - 1).movedim(0, -2)  # [*batch, n, rows, d]
-    # Contiguous, because everything after it is elementwise against tensors laid out the ordinary way (benchmarks/choices.py).
+    # Contiguous: everything after it is elementwise against tensors laid out the ordinary way (benchmarks/step.py choices).
     return (rows @ A.mT).movedim(-2, 0).contiguous().unflatten(0, x.shape[:extra])
 
 

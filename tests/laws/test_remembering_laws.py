@@ -174,7 +174,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(problem, build):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "bits", "arrived"), [("tree-apg", 4, 100), ("accelerated-ed", 6, 900)])
 def test_what_auto_takes_stays_where_its_precision_ends(name, bits, arrived, dtype):
-    """It drifts neither off nor apart, and its duals still sum to zero; over 100,000 iterations: benchmarks/drift.py."""
+    """It drifts neither off nor apart, and its duals still sum to zero; over 100,000 iterations: benchmarks/parts.py drift."""
     family, observer = Lasso(6, 8, 20, 0.1), StackedObserver()
     judge, problem = family.sample([0, 1]), family.sample([0, 1], dtype=dtype)
     net, best, eps = StackedNetwork("ring(6)", dtype=dtype), optimum(judge), torch.finfo(dtype).eps

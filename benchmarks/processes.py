@@ -1,10 +1,16 @@
-"""Gossip in a torch loop against all-reduce: four real processes, ResNet on CIFAR-10, images dealt alike and unlike.
+"""What real processes cost: a step over the arithmetic and messages it needs, and gossip in a torch loop against all-reduce.
 
-    MILODO_DATA=DIR python benchmarks/gossip.py [--steps 600] [--batch 32] [--part all|training|steps] [--out runs/gossip]
+    python benchmarks/processes.py step        four processes, a ring, LASSO
+    MILODO_DATA=DIR python benchmarks/processes.py training [--steps 600] [--batch 32] [--out runs/gossip]
+    MILODO_DATA=DIR python benchmarks/processes.py loop [--batch 32] [--out runs/gossip]
 
-For each split and arm: samples a second and test accuracy after equal samples, DistributedDataParallel being the upper bound and
-training alone the lower. Then, arms taking turns: the time of a step over DDP's, and bytes through the busiest link, as the
-kernel counts them for each connection (`ss`). What is done is kept in --out; a run that was cut short goes on.
+`step`: goal at d = 30,000, N = 200: a step of Prox-ED at most 1.25x (its bare gradient + a bare isend and irecv of the same
+bytes with both neighbours), all measured in one run, in turn, each started together. At d = 300 the latency.
+
+`training` and `loop`: ResNet on CIFAR-10, images dealt alike and unlike. For each split and arm: samples a second and test
+accuracy after equal samples, DistributedDataParallel being the upper bound and training alone the lower. Then, arms taking
+turns: the time of a step over DDP's, and bytes through the busiest link, as the kernel counts them for each connection (`ss`).
+What is done is kept in --out; a run that was cut short goes on.
 """
 
 from __future__ import annotations
@@ -19,21 +25,97 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from _kept import Kept
+from _harness import Kept, Part, run_part, verdict
 from torch.nn.functional import cross_entropy
 
 import milodo
-from milodo.problems import ResNetFamily
+from milodo.algorithms import ProxED
+from milodo.network import DistributedNetwork, TreeObserver
+from milodo.problems import Lasso, ResNetFamily
 from milodo.problems.datasets import cifar10
 from milodo.problems.models import ResNet
 from milodo.problems.splits import split
+from milodo.runtime.group import joined
+
+
+def bare_exchange(d: int, rank: int) -> Callable[[], None]:
+    """isend and irecv with the two neighbours, from and into memory made once: what nobody can do without."""
+    neighbours = [(rank - 1) % NODES, (rank + 1) % NODES]
+    leaving = torch.randn(d, dtype=torch.float64)
+    arriving = [torch.empty(d, dtype=torch.float64) for _ in neighbours]
+
+    def exchange() -> None:
+        works = [dist.irecv(buffer, other) for buffer, other in zip(arriving, neighbours, strict=True)]
+        works += [dist.isend(leaving, other) for other in neighbours]
+        for work in works:
+            assert work is not None
+            work.wait(timedelta(seconds=60))
+
+    return exchange
+
+
+@torch.no_grad()
+def measure(d: int, N: int, repeats: int, rank: int) -> dict[str, float]:
+    """Median seconds of this process; the tasks take turns, so that a busy moment hits all alike."""
+    net = DistributedNetwork(f"ring({NODES})")
+    observer = TreeObserver(net.peers, NODES)
+    problem = Lasso(NODES, d, N, 0.1).sample([0], nodes=net.nodes)
+    method = ProxED(gamma=0.001)
+    states = [method.init(problem.start(), problem, net)]
+    x = torch.randn_like(problem.zeros())
+
+    def step() -> None:
+        states[0] = method.step(states[0], problem, net)
+
+    exchange = bare_exchange(d, rank)
+
+    def both() -> None:
+        problem.grad(x)
+        exchange()
+
+    tasks = {"gradient": lambda: problem.grad(x), "exchange": exchange, "gradient, then exchange": both, "step": step}
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for turn in range(repeats + 2):
+        for name, task in tasks.items():
+            observer.barrier()
+            start = time.perf_counter()
+            for _ in range(max(1, 3000 // d)):
+                task()
+            if turn >= 2:
+                seconds[name].append((time.perf_counter() - start) / max(1, 3000 // d))
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def step_of_one() -> None:
+    with joined(120) as group:
+        for d, N, repeats in ((300, 10, 60), (30_000, 200, 40)):
+            mine = measure(d, N, repeats, group.rank)
+            group.tell(f"measured/{d}/{group.rank}", mine)
+            everybody = [group.hear(f"measured/{d}/{rank}") for rank in range(NODES)]
+            if group.rank == 0:
+                show(d, N, {name: statistics.mean(other[name] for other in everybody) for name in mine})
+        group.meet("done")
+
+
+def show(d: int, N: int, seconds: dict[str, float]) -> None:
+    cores = len(os.sched_getaffinity(0))
+    print(f"\nLASSO({NODES},{d},{N}), ring({NODES}), {NODES} processes on {cores} cores, fp64, one thread each")
+    for name, value in seconds.items():
+        print(f"  {name:24s} {value * 1e6:10,.0f} µs")
+    apart, step = seconds["gradient"] + seconds["exchange"], seconds["step"]
+    ratio = step / seconds["gradient, then exchange"]
+    print(f"  step of Prox-ED over (gradient, then exchange): {ratio:.2f}x", end="")
+    print(f" (goal: at most 1.25) {verdict(ratio <= 1.25)}" if d >= 30_000 else "")
+    print(f"  over the two measured apart, which leaves out the wait for the slowest: {step / apart:.2f}x", flush=True)
+
 
 NODES, LR, MOMENTUM = 4, 0.05, 0.9
 SPLITS = ("uniform", "dirichlet(0.1)")
@@ -168,16 +250,7 @@ def busiest(processes: list[dict[str, dict[str, Any]]], name: str) -> float:
     return max(total.values(), default=0.0)
 
 
-def worker(job: dict[str, Any], out: Path) -> None:
-    torch.set_num_threads(1)
-    node = int(os.environ["RANK"])
-    dist.init_process_group("gloo")
-    found = (timed if job["arm"] == "all" else trained)(job, node)
-    (out / f"{node}.json").write_text(json.dumps(found), encoding="utf-8")
-    dist.destroy_process_group()
-
-
-# What starts them
+# What starts them, and what they say
 
 
 def together(job: dict[str, Any]) -> list[dict[str, Any]]:
@@ -186,7 +259,7 @@ def together(job: dict[str, Any]) -> list[dict[str, Any]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, __file__, "--worker", json.dumps(job), "--out", folder]
+        words = [sys.executable, __file__, "worker", "--job", json.dumps(job), "--out", folder]
         place = {"WORLD_SIZE": str(NODES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         env = {**os.environ, **place, "OMP_NUM_THREADS": "1"}
         started = [subprocess.Popen(words, env={**env, "RANK": str(rank)}) for rank in range(NODES)]
@@ -195,29 +268,40 @@ def together(job: dict[str, Any]) -> list[dict[str, Any]]:
         return [json.loads((Path(folder) / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(NODES)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--out", type=Path, default=Path("runs/gossip"))
-    parser.add_argument("--part", choices=("all", "training", "steps"), default="all")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.worker:
-        worker(json.loads(asked.worker), asked.out)
-        return
+def work(asked: argparse.Namespace) -> None:
+    """One of the four."""
+    job, node = asked.job, int(os.environ["RANK"])
+    if job["arm"] == "Prox-ED":
+        found = step_of_one()
+    else:
+        dist.init_process_group("gloo")
+        found = (timed if job["arm"] == "all" else trained)(job, node)
+        dist.destroy_process_group()
+    (asked.out / f"{node}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def step_alone(asked: argparse.Namespace) -> None:
+    together({"arm": "Prox-ED"})
+
+
+def asked_for(asked: argparse.Namespace) -> tuple[dict[str, int], Kept]:
     size = {"batch": asked.batch, "steps": asked.steps, "turns": asked.turns}
-    kept = Kept(asked.out / "gossip.json", size)
-    for how in SPLITS if asked.part != "steps" else ():
+    return size, Kept((asked.out or Path("runs/gossip")) / "gossip.json", size)
+
+
+def training(asked: argparse.Namespace) -> None:
+    size, kept = asked_for(asked)
+    for how in SPLITS:
         print(f"\n{how}: {NODES} nodes, {asked.steps} steps of {asked.batch} images each")
         for name in ARMS:
             found = kept.get(f"{how}, {name}", lambda name=name, how=how: together({**size, "arm": name, "split": how})[0])
             apart = f"   consensus error {found['consensus error']:.2g}" if "consensus error" in found else ""
             speed = f"{found['samples a second']:7.0f} samples/s"
             print(f"  {name:26s} {speed}   accuracy {found['accuracy']:.3f}{apart}", flush=True)
-    if asked.part == "training":
-        return
+
+
+def loop(asked: argparse.Namespace) -> None:
+    size, kept = asked_for(asked)
     everybody = kept.get("steps", lambda: together({**size, "arm": "all"}))
     first = statistics.median(process["DDP (all-reduce)"]["seconds"] for process in everybody)
     print("\na step, arms taking turns; its time over DDP's, and bytes a step through the busiest connection, both ways")
@@ -227,5 +311,14 @@ def main() -> None:
         print(f"  {name:26s} {1e3 * seconds:7.1f} ms   {seconds / first:5.2f}x DDP   {carried}", flush=True)
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
+
+
+PARTS: dict[str, Part] = {"step": step_alone, "training": training, "loop": loop, "worker": work}
+
 if __name__ == "__main__":
-    main()
+    run_part(__doc__, PARTS, options)
