@@ -20,7 +20,7 @@ from milodo.fit import Fit, Site, Task, fit_here
 from milodo.fit.saved import read_fit
 from milodo.fit.sites import facts_of
 from milodo.runtime.group import Group
-from milodo.runtime.sites import folder_of, refuse_copies, refuse_other_models
+from milodo.runtime.sites import Place, refuse_copies, refuse_other_models
 
 TASK = Task(target="y", l1=0.1, graph="path")
 
@@ -136,9 +136,9 @@ def test_sites_that_end_with_different_models_save_neither():
 
 def test_every_node_has_a_folder_of_its_own():
     for out in ("runs/fit", "runs/{rank}/fit", "runs/site-{rank}"):
-        assert len({folder_of(Path(out), rank) for rank in range(12)}) == 12
-    assert folder_of(Path("runs/fit"), 0) == Path("runs/fit") and folder_of(Path("runs/fit"), 2) == Path("runs/fit/node-2")
-    assert folder_of(Path("runs/{rank}/fit"), 0) == Path("runs/0/fit")
+        assert len({Place(Path(out)).folder(rank) for rank in range(12)}) == 12
+    assert Place(Path("runs/fit")).folder(0) == Path("runs/fit") and Place(Path("runs/fit")).folder(2) == Path("runs/fit/node-2")
+    assert Place(Path("runs/{rank}/fit")).folder(0) == Path("runs/0/fit")
 
 
 def test_a_model_that_was_altered_is_refused(tmp_path):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from milodo.fit import Choice, Fit, PenaltyPath, Task
     from milodo.fit.model import Plan
     from milodo.fit.task import SiteFacts
+    from milodo.runtime.sites import Reports
 
 Target = Annotated[str, typer.Option(help="The column to predict.", callback=as_written)]
 LOSSES = ("squared", "logistic")
@@ -156,7 +157,7 @@ def node(
     from milodo.fit.tables import read_site
     from milodo.runtime.group import TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent
-    from milodo.runtime.sites import fit_with_others, folder_of
+    from milodo.runtime.sites import Place, fit_with_others
     from milodo.secret import read_secret
 
     if not launched():
@@ -166,24 +167,31 @@ def node(
         )
     die_with_parent()
     torch.set_num_threads(1)
+    place = Place(out, snapshot_every, resume)
     advice = resuming(out, typed(), f"To start again: {typed()}", snapshot_every)
     patience, known = timeout or TIMEOUT, None if secret is None else read_secret(secret)
     with advice, joined(patience, secret=known, warn=warn) as group, first(group, Bars(console)) as bars:
         task, choice, shows = task_of(context, chosen), choice_of(context), group.rank == 0
         site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [], loss)
         fit, path = fit_with_others(
-            site, task, group, progress_of(bars, task) if bars else None,
-            choice=choice, along=partial(bars, "path") if bars else None,
-            announce=announce_plan if shows else None, listing=list_sites if shows else None, caution=warn if shows else None,
+            site, task, group, place=place, choice=choice, reports=reports_to(bars, task, shows),
             write=lambda found, path, folder: write(found, path, task, choice, folder, "distributed"),
-            out=out, snapshot_every=snapshot_every, resume=resume,
         )  # fmt: skip
-    folder = folder_of(out, group.rank)
+    folder = place.folder(group.rank)
     say(console, f"Node {group.rank} saved its copy of the model in {folder / 'fit.json'}: sha256 {fit.sha256}.")
     if shows:
         show_fit(fit, path, folder)
     if fit.status is not Status.CONVERGED:
         raise typer.Exit(1)
+
+
+def reports_to(bars: Bars | None, task: Task, shows: bool) -> Reports:
+    from milodo.runtime.sites import Reports
+
+    return Reports(
+        progress=progress_of(bars, task) if bars else None, along=partial(bars, "path") if bars else None,
+        announce=announce_plan if shows else None, listing=list_sites if shows else None, caution=warn if shows else None,
+    )  # fmt: skip
 
 
 def task_of(context: typer.Context, chosen: list[str] | None) -> Task:

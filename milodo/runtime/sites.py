@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,83 +18,118 @@ from milodo.learned.checkpoint import find_optimizer, read_card
 from milodo.network import CheckedNetwork, TreeObserver
 from milodo.runtime.group import Group, flat
 from milodo.runtime.snapshots import Snapshots
+from milodo.topology import Topology
 
 SLOW = {"n": 1 << 14, "r": 8, "p": 1}
 """Of scrypt: some 50 ms a guess for whoever would guess the rows of a small site from their digest."""
 
 
-def folder_of(out: Path, rank: int) -> Path:
-    """Where a node saves its copy: node 0 in `out`, node r in out/node-r; {rank} in `out` stands for the number instead."""
-    if "{rank}" in str(out):
-        return Path(str(out).replace("{rank}", str(rank)))
-    return out / f"node-{rank}" if rank else out
+@dataclass(frozen=True)
+class Reports:
+    """Who is told what on the way; None where nobody listens."""
+
+    progress: Callable[[int, float], None] | None = None
+    """Iteration, and how far from the end."""
+    along: Callable[[float, str], None] | None = None
+    """The part of a path that is done, and in words."""
+    announce: Callable[[Plan], None] | None = None
+    listing: Callable[[Sequence[SiteFacts]], None] | None = None
+    """All sites, once they are known."""
+    caution: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node saves what it found, and whether it can go on from there."""
+
+    out: Path
+    snapshot_every: int | None = None
+    resume: bool = False
+
+    def folder(self, rank: int) -> Path:
+        """Node 0 in `out`, node r in out/node-r; {rank} in `out` stands for the number instead."""
+        if "{rank}" in str(self.out):
+            return Path(str(self.out).replace("{rank}", str(rank)))
+        return self.out / f"node-{rank}" if rank else self.out
+
+    def kept(self, rank: int) -> Path:
+        """Where snapshots are."""
+        return self.folder(rank) if "{rank}" in str(self.out) else self.out
 
 
 def fit_with_others(
-    site: Site, task: Task, group: Group, progress: Callable[[int, float], None] | None = None,
-    *, choice: Choice | None = None, along: Callable[[float, str], None] | None = None,
-    announce: Callable[[Plan], None] | None = None, listing: Callable[[Sequence[SiteFacts]], None] | None = None,
-    caution: Callable[[str], None] | None = None,
+    site: Site, task: Task, group: Group, *, place: Place, reports: Reports, choice: Choice | None = None,
     write: Callable[[Fit, PenaltyPath | None, Path], None],
-    out: Path, snapshot_every: int | None = None, resume: bool = False,
 ) -> tuple[Fit, PenaltyPath | None]:  # fmt: skip
     """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point;
     columns are matched by name, in the order of node 0.
 
     With a choice the penalty is chosen first; snapshots are of the fit after it, and who resumes chooses again, the same.
-    `write` saves the result into this node's folder before anybody forgets its snapshots in `out`. `listing` is shown all sites.
+    `write` saves the result into this node's folder before anybody forgets its snapshots.
     """
     graph = task.topology(group.world)
-    own = facts_of(replace(site, name=Path(site.name).name), task)
     if task.loss == "squared":
         numeric_target(site, task.target)  # refused here, before anybody waits for this site
     net = CheckedNetwork(graph, task.weights, processes=[(node,) for node in range(graph.n)], timeout=group.timeout)
-    keeper, kept = None, folder_of(out, group.rank) if "{rank}" in str(out) else out
-    if snapshot_every:
-        keeper = Snapshots(kept / "snapshots", group.rank, net, snapshot_every, "")  # of which run is known below
-    weights = read_card(find_optimizer(task.optimizer)).weights.sha256 if task.optimizer else None
-    chosen = {"l1": "auto", "choice": asdict(choice)} if choice else {}
-    same = {**asdict(task), **chosen, "graph": graph.fingerprint, "optimizer": weights}
-    same |= {"snapshot-every": snapshot_every, "resume": resume}
-    facts = {"same": flat(same), "site": asdict(own), "columns": list(site.columns), "salt": secrets.token_hex(16)}
-    facts["snapshots"] = keeper.available() if keeper else []
-    everybody = group.agree(facts, lambda rank: f"node {rank} (rank {rank})")
+    keeper = None
+    if place.snapshot_every:
+        keeper = Snapshots(place.kept(group.rank) / "snapshots", group.rank, net, place.snapshot_every, "")  # run: known below
+    everybody = group.agree(_facts(site, task, choice, place, graph, keeper), lambda rank: f"node {rank} (rank {rank})")
     sites = [_named(rank, SiteFacts(**other["site"])) for rank, other in enumerate(everybody)]
-    order = everybody[0]["columns"]
-    for other, told in zip(sites, everybody, strict=True):
-        same_columns(sites[0].name, order, other.name, told["columns"])
-    site = in_order(site, sites[0].name, order)
-    if listing:
-        listing(sites)
+    site = _matched(site, sites, everybody)
+    if reports.listing:
+        reports.listing(sites)
     refuse_copies(site, sites, group, everybody[0]["salt"])
     pair = two_classes([other.classes or () for other in sites], task.target) if task.loss == "logistic" else None
     if keeper is not None:
         run = f"{asdict(task)} {choice} {graph.fingerprint} {site.columns} {content_digest(site).hex()}"
         keeper.run = hashlib.sha256(run.encode()).hexdigest()
-        resume = resume or group.restarted
-        keeper.choose([other["snapshots"] for other in everybody] if resume else [[]])
-        make_writable(kept)  # before the work, not after it
+        keeper.choose([other["snapshots"] for other in everybody] if place.resume or group.restarted else [[]])
+        make_writable(place.kept(group.rank))  # before the work, not after it
     observer = TreeObserver(net.peers, graph.n, checks=net.checks)
     group.meet("agreed")
-    with locked(folder_of(out, group.rank)):
+    with locked(place.folder(group.rank)):
         group.meet("ready")
-        also: dict[str, Any] = {"keeper": keeper, "progress": progress, "announce": announce, "caution": caution}
-        also["names"] = [other.name for other in sites]
+        also: dict[str, Any] = {"keeper": keeper, "progress": reports.progress}
+        also |= {"announce": reports.announce, "caution": reports.caution, "names": [other.name for other in sites]}
         try:
             if choice is None:
                 found, path = fit_sites([site], pair, task, net, observer, **also), None
             else:
-                found, path = choose_sites([site], pair, task, choice, net, observer, along=along, **also)
+                found, path = choose_sites([site], pair, task, choice, net, observer, along=reports.along, **also)
         except FaultyNode as fault:
             group.stop(fault.at(sites[fault.node].name))
             raise Stopped(fault.at(sites[fault.node].name)) from fault
         found = replace(found, sites=tuple(sites))
         refuse_other_models(found, group)
-        write(found, path, folder_of(out, group.rank))
+        write(found, path, place.folder(group.rank))
     observer.barrier()
     if keeper is not None:
         keeper.forget()
     return found, path
+
+
+def _facts(
+    site: Site, task: Task, choice: Choice | None, place: Place, graph: Topology, keeper: Snapshots | None
+) -> dict[str, Any]:
+    """What this process says of itself, and what must be the same at all of them."""
+    weights = read_card(find_optimizer(task.optimizer)).weights.sha256 if task.optimizer else None
+    chosen = {"l1": "auto", "choice": asdict(choice)} if choice else {}
+    same = {**asdict(task), **chosen, "graph": graph.fingerprint, "optimizer": weights}
+    same |= {"snapshot-every": place.snapshot_every, "resume": place.resume}
+    own = asdict(facts_of(replace(site, name=Path(site.name).name), task))
+    return {
+        "same": flat(same), "site": own, "columns": list(site.columns), "salt": secrets.token_hex(16),
+        "snapshots": keeper.available() if keeper else [],
+    }  # fmt: skip
+
+
+def _matched(site: Site, sites: Sequence[SiteFacts], everybody: Sequence[dict[str, Any]]) -> Site:
+    """The site with its columns in the order of node 0; all must have the same."""
+    order = everybody[0]["columns"]
+    for other, told in zip(sites, everybody, strict=True):
+        same_columns(sites[0].name, order, other.name, told["columns"])
+    return in_order(site, sites[0].name, order)
 
 
 def _named(rank: int, facts: SiteFacts) -> SiteFacts:
