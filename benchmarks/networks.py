@@ -41,7 +41,7 @@ from milodo.problems.neural_families import NeuralFamily
 GOAL = 1.1
 LOOKS = 20
 GAMMAS = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)
-CLIMB = {"lepdo": 0.2, "qg-dsgdm": 0.2, "dsgdm": 0.2, "prox-ed": 0.8, "d-adam": 0.004}
+CLIMB = {"lepdo": 0.2, "qg-dsgdm": 0.4, "dsgdm": 0.2, "prox-ed": 0.4, "d-adam": 0.004}
 """Where a coarse case begins to search a step size."""
 OBSERVER = StackedObserver()
 UNLIKE = "dirichlet(0.3)"
@@ -74,7 +74,7 @@ CASES = {
     "cnn-ring8-uniform": Case(family("cnn", n=8, N=2000, evaluate=250), "ring(8)", 200),
     "digits-grid9-label": Case(family("digits-mlp", n=9, N=150, split="label"), "grid(3x3)", 200),
     "resnet-ring5-uniform": Case(family("resnet", n=5, N=5000, evaluate=300), "ring(5)", 60, 2, True, RESNET),
-    "resnet-ring5-dirichlet": Case(family("resnet", n=5, N=5000, split=UNLIKE, evaluate=300), "ring(5)", 60, 2, True, RESNET),
+    "resnet-ring5-dirichlet": Case(family("resnet", n=5, N=5000, split=UNLIKE, evaluate=300), "ring(5)", 60, 1, True, RESNET),
 }
 
 Constants = dict[str, float]
