@@ -213,6 +213,7 @@ def note(label: str, name: str, case: Case, methods: dict[str, list[dict[str, An
     """Puts what this case measured onto the card of a shipped optimizer."""
     best = min(constants, key=lambda rival: mean(run["losses"][LOOKS - 1] for run in methods[rival]))
     found = {
+        "command": "python benchmarks/networks.py",
         "problem": f"{case.family.name}, {case.family.split}, on {case.graph}",
         "unseen_instances": len(methods[label]),
         "iterations_of_tuned_rivals": case.iterations,
@@ -223,7 +224,7 @@ def note(label: str, name: str, case: Case, methods: dict[str, list[dict[str, An
     }
     path = shipped()[label].with_suffix(".json")
     card = json.loads(path.read_text(encoding="utf-8"))
-    card["results"] = {**card["results"], "command": "python benchmarks/networks.py", name: found}
+    card["results"] = {**card["results"], name: found}
     write_json(path, card)
     load_optimizer(label)
 
