@@ -11,11 +11,11 @@ import pytest
 
 from milodo.bench import plan
 from milodo.bench.benchmark import Benchmark
-from milodo.bench.place import Simulated
 from milodo.bench.recorder import Recorder
 from milodo.bench.records import read_records
 from milodo.bench.run_file import RunFile
-from milodo.cli.tables import race_tables
+from milodo.bench.runtimes import Simulated
+from milodo.cli.tables import run_tables
 from milodo.config import parse_experiment
 from milodo.errors import InvalidInput
 from milodo.files import write_json
@@ -24,6 +24,7 @@ from milodo.learned.checkpoint import save_optimizer
 from milodo.network import StackedNetwork
 from milodo.problems import FAMILIES, CustomProblem, Lasso, instance_seeds
 from milodo.report.html import write_report
+from milodo.report.run import Run
 from milodo.status import Status
 
 
@@ -140,7 +141,7 @@ def test_a_folder_is_not_overwritten_unasked_nor_resumed_with_another_experiment
 
 def test_what_is_overwritten_leaves_nothing_behind(tmp_path):
     folder = Benchmark(experiment(), tmp_path / "run").run()
-    write_report(folder)
+    write_report(Run(folder))
     (folder / "notes.txt").write_text("mine")
     Benchmark(experiment(iterations=61), folder).prepare(overwrite=True)
     assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["notes.txt", "run.json"]
@@ -156,36 +157,36 @@ def test_a_run_of_processes_is_not_continued_in_a_simulation(tmp_path):
 
 
 class Elsewhere(Simulated):
-    """A place that is told everything, as a process is that does not write."""
+    """A process that does not write: it receives everything."""
 
     writes = False
 
     def __init__(self, told):
         self.told = told
 
-    def shared(self, what, find):
-        return json.loads(self.told[what])
+    def shared(self, what, kind, find):
+        return kind.model_validate(json.loads(self.told[what]))
 
 
 class First(Simulated):
     def __init__(self):
         self.told = {}
 
-    def shared(self, what, find):
+    def shared(self, what, kind, find):
         found = find()
-        self.told[what] = json.dumps(found)
+        self.told[what] = json.dumps(found.model_dump(exclude_none=True))
         return found
 
 
 def test_who_is_told_races_alike_and_writes_nothing(tmp_path, monkeypatch):
     first = First()
-    Benchmark(experiment(), tmp_path / "first", place=first).run()
+    Benchmark(experiment(), tmp_path / "first", runtime=first).run()
     assert set(first.told) == {"plan", "optimum/0", "optimum/3"}
     monkeypatch.setattr(plan, "optimum", lambda *a, **k: pytest.fail("certified again"))
     monkeypatch.setattr(plan, "tune", lambda *a, **k: pytest.fail("tuned again"))
     seen, look = [], Recorder.look
     monkeypatch.setattr(Recorder, "look", lambda self, *args: (look(self, *args), seen.append(self)))
-    Benchmark(experiment(), tmp_path / "second", place=Elsewhere(first.told)).run()
+    Benchmark(experiment(), tmp_path / "second", runtime=Elsewhere(first.told)).run()
     assert not (tmp_path / "second").exists()
     records = [row for recorder in dict.fromkeys(seen) for row in recorder.records]
     assert without_clock(records) == without_clock(read_records(tmp_path / "first" / "records.csv"))
@@ -194,11 +195,14 @@ def test_who_is_told_races_alike_and_writes_nothing(tmp_path, monkeypatch):
 def test_a_graph_that_has_changed_is_not_mixed_into_an_old_run(tmp_path):
     links = tmp_path / "links.txt"
     links.write_text("0 1\n1 2\n2 3\n3 4\n")
-    on_file = experiment().model_copy(update={"network": experiment().network.model_copy(update={"topology": str(links)})})
-    Benchmark(on_file, tmp_path / "run").run()
+
+    def on_file():
+        return experiment().model_copy(update={"network": experiment().network.model_copy(update={"topology": str(links)})})
+
+    Benchmark(on_file(), tmp_path / "run").run()
     links.write_text("0 1\n0 2\n0 3\n0 4\n")
     with pytest.raises(InvalidInput, match="another graph"):
-        Benchmark(on_file, tmp_path / "run").run(resume=True)
+        Benchmark(on_file(), tmp_path / "run").run(resume=True)
 
 
 def test_a_file_cut_in_its_last_line_can_be_resumed(tmp_path):
@@ -248,9 +252,9 @@ def test_a_race_without_any_optimum_records_losses_and_has_a_page_of_them(tmp_pa
     records = read_records(folder / "records.csv")
     assert {r.status for r in records if r.k == 60} == {Status.STEPS} and all(math.isnan(r.gap) for r in records)
     assert RunFile.read(folder).reference is None
-    page = write_report(folder).read_text(encoding="utf-8")
+    page = write_report(Run(folder)).read_text(encoding="utf-8")
     assert "No optimum was certified" in page and "What a gap costs" not in page
-    (table,) = race_tables(folder)
+    (table,) = run_tables(Run(folder))
     last = sorted(r.loss for r in records if r.k == 60)
     assert [*table.columns[2].cells] == [f"{(last[2] + last[3]) / 2:.4g}"]
 
@@ -358,7 +362,7 @@ def test_what_cannot_fit_into_memory_is_refused_before_anything_runs(tmp_path, m
 def test_a_stop_gap_above_the_first_gap_ends_in_a_page(tmp_path):
     folder = Benchmark(experiment(stop_gap=1e9), tmp_path / "run").run()
     assert {(r.k, r.status) for r in read_records(folder / "records.csv")} == {(0, Status.CONVERGED)}
-    assert "no method made a step" in write_report(folder).read_text(encoding="utf-8")
+    assert "no method made a step" in write_report(Run(folder)).read_text(encoding="utf-8")
 
 
 def damaged(run):

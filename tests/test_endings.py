@@ -13,7 +13,7 @@ from real import free_port
 from test_training import STAGES, TINY
 
 from milodo import files
-from milodo.cli import main, processes
+from milodo.cli import main
 from milodo.errors import InvalidInput, Stopped
 from milodo.files import LOCK, locked
 
@@ -137,7 +137,7 @@ def test_ctrl_c_while_figures_are_drawn_loses_nothing_and_says_how_to_draw_them(
     assert (here / "there" / ("training.png" if command == "train" else "report.html")).exists()
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("alone", "undrawn")
 @pytest.mark.parametrize("command", ["run tiny.toml", "node --data a.csv"])
 @pytest.mark.parametrize("snapshots", ["", " --snapshot-every 5"], ids=["without snapshots", "with"])
 def test_what_is_advised_after_a_loss_is_not_refused(here, command, snapshots, monkeypatch, capsys):
@@ -152,7 +152,6 @@ def test_what_is_advised_after_a_loss_is_not_refused(here, command, snapshots, m
     advised = re.search(r"^To .*: milodo (.*)$", capsys.readouterr().err, re.MULTILINE)
     assert advised
     assert ("--resume" in advised[1]) == ("run" in command or bool(snapshots))
-    monkeypatch.setattr(processes, "show_race", lambda folder: None)
     ends(advised[1].split(), 0)
 
 

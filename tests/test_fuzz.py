@@ -23,7 +23,7 @@ from milodo.bench.benchmark import Benchmark
 from milodo.bench.merge import merge_runs
 from milodo.bench.run_file import RunFile
 from milodo.cli.experiments import loaded_experiment
-from milodo.cli.tables import race_tables, tuning_table
+from milodo.cli.tables import run_tables, tuning_table
 from milodo.config import Experiment, parse_experiment
 from milodo.errors import InvalidInput
 from milodo.fit.sites import classes_here, indicator, numeric_target, two_classes
@@ -186,7 +186,7 @@ def test_500_damaged_runs(small, tmp_path, monkeypatch):
 
     def show(folder: Path) -> None:
         html._render(Run(folder), [])
-        terminal.print(*race_tables(folder), tuning_table(RunFile.read(folder)))
+        terminal.print(*run_tables(Run(folder)), tuning_table(RunFile.read(folder)))
 
     outcomes = []
     for seed in range(500):
@@ -213,4 +213,4 @@ def test_100_damaged_runs_are_resumed_or_refused(small, tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore")  # matplotlib warns of letters it has no picture of
 @pytest.mark.usefixtures("drawn_once")
 def test_a_damaged_run_has_its_pictures_or_is_refused(small, tmp_path, seed):
-    refused(seed, lambda: write_report(damage(small[1], tmp_path / "damaged", seed)))
+    refused(seed, lambda: write_report(Run(damage(small[1], tmp_path / "damaged", seed))))

@@ -21,7 +21,7 @@ from matplotlib import image
 from milodo.bench.merge import merge_runs
 from milodo.bench.records import Record, write_records
 from milodo.bench.run_file import RunFile
-from milodo.cli.tables import race_tables, tuning_table
+from milodo.cli.tables import run_tables, tuning_table
 from milodo.errors import InvalidInput
 from milodo.files import write_json
 from milodo.report.endings import REACHED, line_ends
@@ -125,7 +125,7 @@ def pageonly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = complete_run(tmp_path_factory.mktemp("runs") / "demo")
-    write_report(folder)
+    write_report(Run(folder))
     return folder
 
 
@@ -171,7 +171,7 @@ def colours(pixels: np.ndarray) -> int:
 
 
 def report(folder: Path) -> Page:
-    return Page(write_report(folder).read_text(encoding="utf-8"))
+    return Page(write_report(Run(folder)).read_text(encoding="utf-8"))
 
 
 def test_the_page_says_everything_that_is_known(whole):
@@ -237,7 +237,7 @@ def test_the_page_of_a_real_race_is_at_most_a_megabyte_and_a_half(tmp_path):
     folder = shutil.copytree(Path(__file__).parent.parent / "docs" / "records" / "auto-ring10", tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("milodo.report.html.write_figures", lambda run: [])  # files beside the page
-        assert 1_000_000 < write_report(folder).stat().st_size <= 1_500_000
+        assert 1_000_000 < write_report(Run(folder)).stat().st_size <= 1_500_000
 
 
 def test_the_charts_are_drawn_by_the_script_whose_origin_is_told():
@@ -301,7 +301,7 @@ def test_pictures_leave_no_global_state(tmp_path):
 
 @pytest.mark.usefixtures("drawn_once")
 def test_nothing_is_printed(tmp_path, capfd):
-    write_report(make_run(tmp_path / "quiet", {"format": 1, "name": "quiet"}, records_of({"m": 0.01}, instances=2)))
+    write_report(Run(make_run(tmp_path / "quiet", {"format": 1, "name": "quiet"}, records_of({"m": 0.01}, instances=2))))
     assert capfd.readouterr() == ("", "")
 
 
@@ -567,7 +567,7 @@ def test_a_race_that_was_over_before_it_began_has_a_page_without_curves(tmp_path
     page = report(make_run(tmp_path / "over", {**complete(), "gaps": [10.0, 1.0]}, rows))
     assert "no method made a step" in page.text and "a reaches a gap of 1 in 0 iterations" in page.text
     assert sorted(path.name for path in (tmp_path / "over" / "figures").iterdir()) == ["topology.png", "topology.svg"]
-    assert [cell for column in race_tables(tmp_path / "over")[0].columns[1:] for cell in column.cells if cell != "-"]
+    assert [cell for column in run_tables(Run(tmp_path / "over"))[0].columns[1:] for cell in column.cells if cell != "-"]
 
 
 DAMAGE: dict[str, tuple[str, Any]] = {
@@ -599,7 +599,7 @@ def test_a_run_file_with_facts_of_the_wrong_kind_still_has_a_page_tables_and_a_p
     rates = {"prox-ed": 0.01, "prox-ed (published)": 0.004, "dapg": 0.1}
     folder = make_run(tmp_path / "run", put(complete(), *DAMAGE[name]), records_of(rates))
     report(folder)
-    assert len(race_tables(folder)) == 2
+    assert len(run_tables(Run(folder))) == 2
     assert tuning_table(RunFile.read(folder)).row_count <= 5
     assert isinstance(RunFile.read(folder).instances, int | None)
     merge_runs([folder, folder], tmp_path / "merged")

@@ -13,6 +13,7 @@ from chromium import chromium, emulate, foreign_requests, open_page, stops, wait
 from test_report import complete, complete_run, make_run, records_of
 
 from milodo.report.html import write_report
+from milodo.report.run import Run
 
 CHARTS = ("chart-gap", "chart-consensus")
 
@@ -42,7 +43,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("milodo.report.html.write_figures", lambda run: [])  # the page links to them, and draws its own
-        return write_report(complete_run(tmp_path_factory.mktemp("runs") / "demo"))
+        return write_report(Run(complete_run(tmp_path_factory.mktemp("runs") / "demo")))
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def test_on_a_phone_no_first_column_hides_the_numbers(visit, tmp_path):
     folder = shutil.copytree(Path(__file__).parent.parent / "docs" / "records" / "auto-ring10", tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("milodo.report.html.write_figures", lambda run: [])
-        path = write_report(folder)
+        path = write_report(Run(folder))
     browser = visit(width=390, path=path)
     browser.execute_script("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     seen = browser.execute_script("""
@@ -181,7 +182,9 @@ def test_of_many_methods_all_or_none_can_be_shown_and_second_entries_step_back(v
     run = {"format": 1, "name": "many"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("milodo.report.html.write_figures", lambda run: [])
-        path = write_report(make_run(tmp_path / "many", run, records_of({name: 0.01 * (k + 1) for k, name in enumerate(names)})))
+        path = write_report(
+            Run(make_run(tmp_path / "many", run, records_of({name: 0.01 * (k + 1) for k, name in enumerate(names)})))
+        )
     browser = visit(path=path)
     widths = browser.execute_script(
         "return document.getElementById('chart-gap').data.filter(t => t.name).map(t => [t.line.width, t.mode])"
@@ -247,7 +250,7 @@ def test_on_paper_no_table_is_cut_off(visit, tmp_path):
     folder = shutil.copytree(Path(__file__).parent.parent / "docs" / "records" / "auto-ring10", tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("milodo.report.html.write_figures", lambda run: [])
-        path = write_report(folder)
+        path = write_report(Run(folder))
     browser = visit(width=680, path=path)
     emulate(browser, "light", media="print")
     wait(browser, lambda: browser.execute_script("return [...document.querySelectorAll('details')].every(d => d.open)"))
@@ -269,7 +272,7 @@ def test_a_hostile_label_is_drawn_as_text(visit, tmp_path):
     hostile = "</script><img src=x onerror=window.hit=1><b>bold</b>"
     run = complete() | {"title": hostile, "baseline": hostile}
     run["methods"] = {hostile: {"label": hostile}}
-    path = write_report(make_run(tmp_path / "hostile", run, records_of({hostile: 0.01})))
+    path = write_report(Run(make_run(tmp_path / "hostile", run, records_of({hostile: 0.01}))))
     browser = visit(path=path)
     assert browser.execute_script("return window.hit") is None
     assert browser.get_log("browser") == []

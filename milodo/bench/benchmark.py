@@ -1,4 +1,4 @@
-"""From an experiment to a folder of records: certify, tune, race, and lose nothing on the way."""
+"""From an experiment to a folder of records: certify, tune, run, and lose nothing on the way."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from milodo.algorithms.auto import learn
-from milodo.bench.place import Chunk, Place, Simulated
-from milodo.bench.plan import Planner, Progress, certified, chunks, race_seeds
+from milodo.bench.plan import Planner, Progress, certified, chunks, test_seeds
 from milodo.bench.recorder import Recorder, Stopwatch, record
 from milodo.bench.records import append_records, read_records, write_records
 from milodo.bench.run_file import NAME, GraphFacts, MethodFacts, Provenance, ReferenceFacts, RunFile
+from milodo.bench.runtimes import Chunk, Optima, Plan, Runtime, Simulated
 from milodo.config import Experiment, MethodTable
 from milodo.config.tables import AUTO
 from milodo.errors import InvalidInput
@@ -33,18 +33,18 @@ LEAVES = ("records.csv", "report.html", "figures/*.png", "figures/*.svg")
 
 
 class Benchmark:
-    """One experiment in one folder, simulated or wherever `place` says."""
+    """One experiment in one folder, simulated or as `runtime` carries it out."""
 
     def __init__(
         self, experiment: Experiment, folder: Path, progress: Progress | None = None, command: str | None = None,
-        *, place: Place | None = None,
+        *, runtime: Runtime | None = None,
     ) -> None:  # fmt: skip
-        self.experiment, self.folder, self.command, self.place = experiment, folder, command, place or Simulated()
+        self.experiment, self.folder, self.command, self.runtime = experiment, folder, command, runtime or Simulated()
         self.progress = progress or (lambda task, fraction, detail: None)
-        self.family = experiment.problem.build()
+        self.family = experiment.family
         self.dtype = getattr(torch, experiment.run.dtype)
-        self.whole = experiment.network.network(seed=experiment.seed, dtype=self.dtype, device=experiment.run.device)
-        """The network with all of its nodes, for whoever plans."""
+        self.whole = experiment.connected(self.dtype)
+        """The network with all of its nodes: what is planned with, and in a simulation what methods run on."""
         self.planner = Planner(experiment, self.whole, self.progress)
         self.records_file = folder / "records.csv"
         self.diverged: list[str] = []
@@ -55,7 +55,7 @@ class Benchmark:
     def prepare(self, *, resume: bool = False, overwrite: bool = False) -> RunFile:
         """The folder, checked and writable; the run's facts so far."""
         if not self.experiment.methods:
-            raise InvalidInput(f"{self.experiment.name} has no [[methods]], so there is nothing to race. Add some.")
+            raise InvalidInput(f"{self.experiment.name} has no [[methods]], so there is nothing to compare. Add some.")
         self._check_memory()
         folder = RunFolder(self.folder, "run", NAME, LEAVES)
         begun, now = None, self._begun()
@@ -63,7 +63,7 @@ class Benchmark:
             begun = RunFile.read(self.folder)
             folder.check_same(_identity(begun), _identity(now))
         self.file = begun or now
-        self.file.processes = self.place.processes
+        self.file.processes = self.runtime.processes
         if begun is None:
             self.file.write(self.folder)
         return self.file
@@ -76,7 +76,7 @@ class Benchmark:
         made_with = {**provenance(), **how, **experiment.run.model_dump(include={"dtype", "device"}), **asked}
         return RunFile(
             name=experiment.name, title=experiment.title or self.family.name, description=experiment.description,
-            problem=self.family.name, instances=experiment.run.instances, runtime=self.place.runtime,
+            problem=self.family.name, instances=experiment.run.instances, runtime=self.runtime.name,
             topology=GraphFacts.of(self.whole, experiment.network),
             gaps=experiment.report.gaps, baseline=experiment.report.baseline or experiment.methods[0].key,
             provenance=Provenance.model_validate(made_with),
@@ -91,25 +91,22 @@ class Benchmark:
 
     def run(self, *, resume: bool = False, overwrite: bool = False) -> Path:
         """Everything. Who stops it with Ctrl-C finds in the folder what was recorded, to be resumed."""
-        place = self.place
-        resume, overwrite = place.begin(self.experiment, self.whole.topology, resume=resume, overwrite=overwrite)
-        plan = place.shared("plan", lambda: self._plan(resume=resume, overwrite=overwrite))
-        methods = RunFile.model_validate({"methods": plan["methods"]}).methods
-        done = {(key, tuple(chunk)) for key, chunk in plan["done"]}
-        net = place.network(self.dtype)
+        runtime = self.runtime
+        resume, overwrite = runtime.begin(self.experiment, self.whole, resume=resume, overwrite=overwrite)
+        plan = runtime.shared("plan", Plan, lambda: self._plan(resume=resume, overwrite=overwrite))
+        net = runtime.network(self.whole)
         for chunk in chunks(self.experiment):
-            if todo := [method for method in self.experiment.methods if (method.key, chunk) not in done]:
-                self._race_chunk(todo, methods, chunk, net)
-        place.finish()
+            if todo := [method for method in self.experiment.methods if (method.key, chunk) not in plan.done]:
+                self._run_chunk(todo, plan.methods, chunk, net)
+        runtime.finish()
         return self.folder
 
-    def _plan(self, *, resume: bool, overwrite: bool) -> dict[str, Any]:
-        """What every process must know: the methods with their parameters, and what is complete already."""
+    def _plan(self, *, resume: bool, overwrite: bool) -> Plan:
         self.prepare(resume=resume, overwrite=overwrite)
         self._check_weights()
         done = self._completed()
         self.tune_all()
-        return {"methods": {key: facts.model_dump(exclude_none=True) for key, facts in self.file.methods.items()}, "done": done}
+        return Plan(methods=self.file.methods, done=done)
 
     def tune_all(self) -> None:
         """Plans every method; what is tuned already, here or in the cache, is not tuned again."""
@@ -148,20 +145,20 @@ class Benchmark:
         write_records(self.records_file, kept)
         return done
 
-    def _race_chunk(self, todo: Sequence[MethodTable], methods: dict[str, MethodFacts], chunk: Chunk, net: Network) -> None:
+    def _run_chunk(self, todo: Sequence[MethodTable], methods: dict[str, MethodFacts], chunk: Chunk, net: Network) -> None:
         judge, problem = self._instances(chunk, net.nodes)
-        known = self.place.shared(f"optimum/{chunk[0]}", lambda: {"values": self._optima(chunk, judge)})
-        self.place.meet(f"data/{chunk[0]}")
-        optima, seeds = torch.tensor(known["values"], dtype=torch.float64), race_seeds(self.experiment, chunk)
+        known = self.runtime.shared(f"optimum/{chunk[0]}", Optima, lambda: Optima(values=self._optima(chunk, judge)))
+        self.runtime.meet(f"data/{chunk[0]}")
+        optima, seeds = torch.tensor(known.values, dtype=torch.float64), test_seeds(self.experiment, chunk)
         for method in todo:
-            recorder = Recorder(method.key, judge, net, optima, seeds, chunk[0], self.place.observer)
-            self._race(method, methods[method.key], chunk, problem, recorder)
+            recorder = Recorder(method.key, judge, net, optima, seeds, chunk[0], self.runtime.observer)
+            self._run(method, methods[method.key], chunk, problem, recorder)
             if Status.DIVERGED in recorder.ended:
                 self.diverged.append(method.key)
 
     def _instances(self, chunk: Chunk, nodes: Sequence[int]) -> tuple[Problem, Problem]:
         """The instances of a chunk in the precision by which methods are judged, and in that in which they run."""
-        device, seeds = self.experiment.run.device, race_seeds(self.experiment, chunk)
+        device, seeds = self.experiment.run.device, test_seeds(self.experiment, chunk)
         judge = self.family.sample(seeds, nodes, dtype=self.family.judged_in, device=device)
         if self.dtype == self.family.judged_in:
             return judge, judge
@@ -169,7 +166,7 @@ class Benchmark:
 
     def _optima(self, chunk: Chunk, held: Problem) -> list[float]:
         """Certified, and noted in run.json; NaN where there is none. Takes the data of all nodes, be they held here or not."""
-        seeds = race_seeds(self.experiment, chunk)
+        seeds = test_seeds(self.experiment, chunk)
         if not held.knows_lipschitz:
             return [math.nan] * len(seeds)
         whole = held if held.n == self.family.n else self.family.sample(seeds, device=self.experiment.run.device)
@@ -185,23 +182,23 @@ class Benchmark:
         self.file.write(self.folder)
         return optima
 
-    def _race(self, method: MethodTable, facts: MethodFacts, chunk: Chunk, problem: Problem, recorder: Recorder) -> None:
+    def _run(self, method: MethodTable, facts: MethodFacts, chunk: Chunk, problem: Problem, recorder: Recorder) -> None:
         """One method on one chunk."""
-        table, place, net, watch = self.experiment.run, self.place, recorder.net, Stopwatch(problem.device)
+        table, runtime, net, watch = self.experiment.run, self.runtime, recorder.net, Stopwatch(problem.device)
         algorithm = self.planner.algorithm(method, facts.parameters or {})[0].at(net.nodes)
         check(algorithm, problem, net)
         limits = table.model_copy(update={"iterations": min(table.iterations, method.iterations or table.iterations)})
-        task = f"race {facts.label or method.key}"
+        task = f"run {facts.label or method.key}"
         if chunk[1] - chunk[0] < table.instances:
             task += f", instances {chunk[0] + 1} to {chunk[1]}"
         self.progress(task, 0.0, "")
-        keeper = place.keeper(method, chunk, recorder, watch)
+        keeper = runtime.keeper(method, chunk, recorder, watch)
         if method.name == AUTO:
             learn(problem, net)  # what nodes tell each other before they choose is part of the price
         try:
             record(algorithm, problem, net, recorder, limits, lambda f: self.progress(task, f, ""), keeper, watch)
         finally:
-            if place.writes:
+            if runtime.writes:
                 append_records(self.records_file, recorder.records)
         self.progress(task, 1.0, _outcome(recorder))
 

@@ -10,8 +10,8 @@ import torch
 from milodo.algorithms import METHODS, Algorithm
 from milodo.algorithms.auto import Facts, choose, learn
 from milodo.bench import cache
-from milodo.bench.place import Chunk
 from milodo.bench.run_file import MethodFacts, TuningFacts, WeightsFacts
+from milodo.bench.runtimes import Chunk
 from milodo.bench.tuning import Parameters, tune
 from milodo.config import Experiment, MethodTable
 from milodo.config.tables import AUTO, NetworkTable
@@ -33,7 +33,7 @@ def chunks(experiment: Experiment) -> list[Chunk]:
     return [(start, min(start + size, run.instances)) for start in range(0, run.instances, size)]
 
 
-def race_seeds(experiment: Experiment, chunk: Chunk) -> list[int]:
+def test_seeds(experiment: Experiment, chunk: Chunk) -> list[int]:
     return instance_seeds("test", experiment.run.instances, experiment.seed)[slice(*chunk)]
 
 
@@ -62,7 +62,9 @@ class Planner:
 
     def __init__(self, experiment: Experiment, net: Network, progress: Progress) -> None:
         self.experiment, self.net, self.progress = experiment, net, progress
-        self.family, self.device = experiment.problem.build(), experiment.run.device
+        self.family, self.device = experiment.family, experiment.run.device
+        self.loaded: dict[str, tuple[Learned, WeightsFacts]] = {}
+        """Learned optimizers with their weights, by the name of the weights."""
 
     def plan(self, method: MethodTable) -> tuple[MethodFacts, TuningFacts | None]:
         """What a method runs with and, if any of it was searched, how."""
@@ -93,10 +95,14 @@ class Planner:
 
     def _optimizer(self, method: MethodTable) -> tuple[Learned, WeightsFacts]:
         assert method.weights is not None
+        if method.weights in self.loaded:
+            return self.loaded[method.weights]
         optimizer, card = load_optimizer(method.weights)
         if card.kind != method.name:
             raise InvalidInput(f"{method.weights!r} holds weights of {card.kind!r}, not of {method.name!r}. Change the name.")
-        return optimizer.to(self.device), WeightsFacts(name=card.name, sha256=card.weights.sha256, trained_on=card.good_for)
+        facts = WeightsFacts(name=card.name, sha256=card.weights.sha256, trained_on=card.good_for)
+        self.loaded[method.weights] = optimizer.to(self.device), facts
+        return self.loaded[method.weights]
 
     def weights(self, method: MethodTable) -> WeightsFacts | None:
         """Of a learned method, whose weights fit the graph."""
@@ -138,7 +144,7 @@ class Planner:
             return kept
         start = self._uncompressed(method, fixed, network)
         problem, best = self._tuning_instances
-        net = network.network(seed=self.experiment.seed, dtype=self.family.judged_in, device=self.device)
+        net = self._net_of(network)
         self.progress(task, 0.0, "")
 
         def progress(fraction: float, detail: str) -> None:
@@ -158,6 +164,17 @@ class Planner:
         plain, full = method.model_copy(update={"messages": None}), network.model_copy(update={"messages": "full"})
         found = self._tuned(plain, fixed, full)
         return None if found.score is None else found.best
+
+    def _net_of(self, network: NetworkTable) -> Network:
+        """The experiment's network, or another one on the same graph, in the precision by which methods are judged."""
+        if network == self.experiment.network:
+            return self._judged_net
+        dtype = self.family.judged_in
+        return network.network(self.experiment.graph, seed=self.experiment.seed, dtype=dtype, device=self.device)
+
+    @cached_property
+    def _judged_net(self) -> Network:
+        return self.net if self.net.dtype == self.family.judged_in else self.experiment.connected(self.family.judged_in)
 
     @property
     def _tuning_seeds(self) -> list[int]:
@@ -181,8 +198,8 @@ class Planner:
     def _chosen(self, method: MethodTable) -> MethodFacts:
         """What auto takes on this network, for the instances it will run on."""
         network = self.experiment.network
-        rehearsal = network.network(seed=self.experiment.seed, dtype=self.family.judged_in, device=self.device)
-        every = [learn(problem, rehearsal) for problem in self._race_problems()]
+        net = self._net_of(network)
+        every = [learn(problem, net) for problem in self._test_problems()]
         told = [each.curvatures for each in every]
         facts = Facts(
             *(max(getattr(each, key) for each in every) for key in ("L", "mean", "pooled", "sums")),
@@ -197,10 +214,10 @@ class Planner:
             exact=chosen.algorithm.exact, needs=chosen.algorithm.asks,
         )  # fmt: skip
 
-    def _race_problems(self) -> Iterator[Problem]:
-        return (self._problem(race_seeds(self.experiment, chunk)) for chunk in chunks(self.experiment))
+    def _test_problems(self) -> Iterator[Problem]:
+        return (self._problem(test_seeds(self.experiment, chunk)) for chunk in chunks(self.experiment))
 
     def _safe(self, method: type[Algorithm]) -> Parameters:
         """Parameters the method derives itself, from the largest curvature of any node of the instances it will run on."""
-        L = torch.cat([problem.lipschitz() for problem in self._race_problems()])  # [instances, n]
+        L = torch.cat([problem.lipschitz() for problem in self._test_problems()])  # [instances, n]
         return method.safe(float(L.max()), self.net, float(L.mean(-1).max())).chosen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from milodo.cli.folders import draw_curve, show_race, working_in
+from milodo.cli.folders import draw_curve, show_run, working_in
 from milodo.cli.options import DataDir, Device, Dtype, ExperimentFile, Out, Overwrite, Resume, Seed, Threads, command_line
 from milodo.cli.terminal import as_written, console, say
 from milodo.errors import InvalidInput
@@ -48,7 +48,7 @@ def bench(
     again = command_line("bench", experiment, options | {"data-dir": data_dir}, folder)
     with working_in(folder, "recorded", f"{again} --resume") as bars:
         Benchmark(loaded, folder, bars, as_written(again)).run(resume=resume, overwrite=overwrite)
-    show_race(folder)
+    show_run(folder)
 
 
 def tune(
@@ -118,7 +118,7 @@ def report(
         say(console, f"The curve of the training is in {draw_curve(run, alone=False)}.")
         if not (run / "run.json").exists():
             return
-    show_race(run, alone=False)
+    show_run(run, alone=False)
 
 
 def loaded_experiment(experiment: Path, **options: Any) -> Experiment:
@@ -143,7 +143,7 @@ def use_threads(experiment: Experiment, threads: int | None, most: int | None = 
     import torch
 
     run = experiment.run
-    data = experiment.problem.build().memory(min(run.batch or run.instances, run.instances))
+    data = experiment.family.memory(min(run.batch or run.instances, run.instances))
     if threads is not None or data <= SMALL:
         torch.set_num_threads(threads or 1)
     elif most is not None:

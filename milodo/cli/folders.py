@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,6 +14,9 @@ from milodo.cli.progress import Bars
 from milodo.cli.terminal import complaints, console, say
 from milodo.errors import InvalidInput
 from milodo.files import locked
+
+if TYPE_CHECKING:
+    from milodo.report.run import Run
 
 FEW = 32
 """Fewer instances than this make rough medians."""
@@ -58,16 +62,18 @@ def draw_curve(folder: Path, alone: bool = True) -> Path:
         return draw_training(folder)
 
 
-def show_race(folder: Path, alone: bool = True) -> None:
+def show_run(folder: Path, alone: bool = True) -> Run:
     """Its report, written anew, and its tables."""
     with drawing(folder, alone):
-        from milodo.bench.run_file import RunFile
-        from milodo.cli.tables import race_tables
+        from milodo.cli.tables import run_tables
         from milodo.report.html import write_report
+        from milodo.report.run import Run
 
-        page = write_report(folder)
-    console.print(*race_tables(folder))
-    instances = RunFile.read(folder).instances
+        run = Run(folder)
+        page = write_report(run)
+    console.print(*run_tables(run))
+    instances = run.file.instances
     if instances is not None and instances < FEW:
         say(console, f"Only {instances} of the {FEW} instances a comparison should have: take these medians as a first look.")
     say(console, f"Open {page} in a browser; figures are in {folder / 'figures'}.")
+    return run

@@ -12,13 +12,6 @@ import typer
 
 from milodo.cli.terminal import as_written
 from milodo.errors import InvalidInput
-from milodo.shipped import find_experiment
-
-
-def known(experiment: Path) -> Path:
-    """As it was typed, if there is such an experiment."""
-    find_experiment(experiment)
-    return experiment
 
 
 def one_of_both(context: typer.Context, given: bool) -> bool:
@@ -35,7 +28,7 @@ def where_data_are(folder: Path | None) -> Path | None:
 
 ExperimentFile = Annotated[
     Path,
-    typer.Argument(help="A TOML file, or the name of a shipped experiment such as `demo`.", show_default=False, callback=known),
+    typer.Argument(help="A TOML file, or the name of a shipped experiment such as `demo`.", show_default=False),
 ]
 Seed = Annotated[int | None, typer.Option(help="Another seed: other tuning and test instances.", min=0)]
 Device = Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, cuda:1, ...")]

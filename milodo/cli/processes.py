@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from milodo.cli.experiments import loaded_experiment
-from milodo.cli.folders import show_race
+from milodo.cli.folders import show_run
 from milodo.cli.options import (
     Dtype,
     ExperimentFile,
@@ -49,16 +49,15 @@ def run(
     Starts the processes on this machine; started by `torchrun ... -m milodo run EXPERIMENT` each of its processes joins instead.
     """
     from milodo.bench.benchmark import Benchmark
-    from milodo.bench.records import read_records
     from milodo.network import place
+    from milodo.runtime.distributed_benchmark import Processes
     from milodo.runtime.group import LAUNCHED, TIMEOUT, joined, launched
     from milodo.runtime.launch import die_with_parent, launch
-    from milodo.runtime.race import Processes
     from milodo.secret import read_secret
 
     loaded = loaded_experiment(experiment, seed=seed, dtype=dtype)
     folder = out or Path("runs") / f"{loaded.name}-distributed"
-    n = loaded.network.build().n
+    n = loaded.graph.n
     place(n, processes or n)
     options = {"seed": seed, "dtype": dtype, "processes": processes, "snapshot-every": snapshot_every, "timeout": timeout}
     options["secret"] = secret
@@ -67,20 +66,19 @@ def run(
     if not launched():
         flags = ["--resume"] * resume + ["--overwrite"] * overwrite
         finish(*launch([*shlex.split(command)[1:], *flags], processes or n, timeout=patience), command)
-        show_race(folder)
-        end_as([row.method for row in read_records(folder / "records.csv") if row.status is Status.DIVERGED])
+        end_as([row.method for row in show_run(folder).records if row.status is Status.DIVERGED])
         return
     die_with_parent()
     advice = resuming(folder, command, f"To go on with what is not complete: {command} --resume", snapshot_every)
     meeting = partial(joined, patience, loaded.run.device, secret=known, warn=warn)
     with advice, meeting() as group, first(group, Bars(console)) as bars, first(group, locked(folder)):
         here = Processes(group, folder, snapshot_every=snapshot_every)
-        benchmark = Benchmark(loaded, folder, bars, as_written(command), place=here)
+        benchmark = Benchmark(loaded, folder, bars, as_written(command), runtime=here)
         benchmark.run(resume=resume, overwrite=overwrite)
     if LAUNCHED in os.environ:  # who launched it shows the records, and ends as they say
         return
     if group.rank == 0:
-        show_race(folder)
+        show_run(folder)
     end_as(benchmark.diverged)
 
 

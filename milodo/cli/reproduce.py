@@ -96,7 +96,7 @@ class Options:
         return ["milodo", "reproduce", name, *sized, *(["--train"] if self.train else [])]
 
     def reproduced(self, loaded: Reproduction, name: str, folder: Path, data_dir: Path | None) -> Reproducer:
-        """Trained, raced, drawn, and written into the page."""
+        """Trained, run, drawn, and written into the page."""
         import torch
 
         from milodo.paper.reproducer import Reproducer
@@ -116,7 +116,7 @@ class Options:
                     whole.check()
                 for panel in loaded.panels:
                     use_threads(panel.experiment, self.threads, most)
-                    whole.race(panel)
+                    whole.run(panel)
         torch.set_num_threads(most)
         with drawing(folder, alone=True):
             report = whole.draw()

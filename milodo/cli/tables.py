@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
 from milodo.bench.run_file import LOSS
-from milodo.report.run import Run
 from milodo.topology import EXACT, WEIGHTS, Mixing, Topology, weights
 from milodo.words import amount, brief
 
@@ -22,11 +20,11 @@ if TYPE_CHECKING:
     from milodo.fit.task import SiteFacts
     from milodo.learned.checkpoint import Card
     from milodo.network import Ledger
+    from milodo.report.run import Run
 
 
-def race_tables(folder: Path) -> list[Table]:
+def run_tables(run: Run) -> list[Table]:
     """What each gap costs, in iterations and in bytes, and how many times less than the baseline that is."""
-    run = Run(folder)
     compares = run.certified or run.by_loss
     tables = [_costs(run, *axis) for axis in COSTS] if compares else []
     tables += [] if run.certified else [_ends(run)]
@@ -54,7 +52,7 @@ def _costs(run: Run, axis: str, unit: str) -> Table:
 
 def _ends(run: Run) -> Table:
     """Where no optimum is known there is no gap to reach."""
-    table = Table(title="Medians at the end of the race; no optimum is known, so there is no gap", title_justify="left")
+    table = Table(title="Medians at the end of the runs; no optimum is known, so there is no gap", title_justify="left")
     table.add_column("method")
     for name in ("iterations", *(quantity.name for quantity in run.quantities)):
         table.add_column(escape(name), justify="right")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+import torch
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from milodo.algorithms import METHODS
 from milodo.algorithms.over import OverAverage
@@ -18,8 +19,10 @@ from milodo.files import is_file, read_toml
 from milodo.learned import LEARNED
 from milodo.learned.base import Recipe
 from milodo.memory import need_memory
+from milodo.network import Network, StackedNetwork
+from milodo.problems import Family
 from milodo.shipped import find_experiment
-from milodo.topology import weights
+from milodo.topology import Topology, weights
 
 Model = TypeVar("Model", bound=BaseModel)
 Content = dict[str, Any]
@@ -46,6 +49,27 @@ class Experiment(Table):
     """What races; an experiment with [training] needs none."""
     training: TrainingTable | None = None
     report: ReportTable = ReportTable()
+    _family: tuple[ProblemTable, Family] | None = PrivateAttr(None)
+    _graph: tuple[NetworkTable, Topology] | None = PrivateAttr(None)
+
+    @property
+    def family(self) -> Family:
+        """What [problem] describes; built once, unless a copy of the experiment has another [problem]."""
+        if self._family is None or self._family[0] is not self.problem:
+            self._family = (self.problem, self.problem.build())
+        return self._family[1]
+
+    @property
+    def graph(self) -> Topology:
+        """The topology of [network]; built once, as `family` is."""
+        if self._graph is None or self._graph[0] is not self.network:
+            self._graph = (self.network, self.network.build())
+        return self._graph[1]
+
+    def connected(self, dtype: torch.dtype, make: Callable[..., Network] = StackedNetwork, **options: Any) -> Network:
+        """A network on that graph, as [network] describes it and on [run]'s device; simulated, or as `make` carries messages."""
+        options |= {"dtype": dtype, "device": self.run.device}
+        return self.network.network(self.graph, seed=self.seed, make=make, **options)
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
@@ -57,9 +81,8 @@ class Experiment(Table):
             for needed in ("run", "methods"):
                 if not getattr(self, needed) or needed not in self.model_fields_set:
                     raise ValueError(f"needs [{needed}]; experiments/demo/demo.toml shows a complete file.")
-        family = self.problem.build()
+        family, graph = self.family, self.graph
         need_memory(family.memory(), f"one instance of {family.name}", "Make n, d or N smaller.")
-        graph = self.network.build()
         if self.network.weights == "third":
             weights(graph, "third")
         if graph.n != family.n:

@@ -129,13 +129,16 @@ class NetworkTable(Table):
         """Between any two neighbours, as far as it is given."""
         return None if self.latency is None or self.bandwidth is None else Link(self.latency, self.bandwidth)
 
-    def network(self, *, seed: int, make: Callable[..., Network] = StackedNetwork, **options: Any) -> Network:
-        """All of it: graph, weights, links that fail, short messages; simulated, or as `make` carries messages."""
+    def network(
+        self, graph: Topology | None = None, *, seed: int, make: Callable[..., Network] = StackedNetwork, **options: Any
+    ) -> Network:
+        """All of it: graph (`build()` unless given), weights, links that fail, short messages; simulated, or as `make` carries
+        messages."""
         if self.mixing == "common":
             if make is not StackedNetwork:
                 raise InvalidInput("[network] mixing = 'common' exists in simulation only. Remove it, or use `milodo bench`.")
             make = CommonMixingNetwork
-        net = make(self.build(), self.weights, **options)
+        net = make(graph or self.build(), self.weights, **options)
         return degraded(net, outage=self.outage, messages=self.messages, schedule=self.schedule, seed=seed)
 
 

@@ -16,6 +16,8 @@ from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 from PIL import Image
 
+from milodo.bench.records import Record
+from milodo.bench.run_file import MethodFacts
 from milodo.files import atomic
 from milodo.report.figures import RC, draw_curves, new_figure, save_figure, shortened_title
 from milodo.report.html import template
@@ -44,17 +46,16 @@ LARGEST = 150_000
 
 def overlaid(panels: Mapping[str, Run]) -> Run:
     """Several runs as one, whose methods are told apart by the name of their panel."""
-    whole = Run(next(iter(panels.values())).folder)
-    whole.records, methods = [], {}
+    first = next(iter(panels.values()))
+    records, methods = list[Record](), dict[str, MethodFacts]()
     for panel, run in panels.items():
         alone = len(run.methods) == 1
         names = {method: panel if alone else f"{method} ({panel})" for method in run.methods}
-        whole.records += [replace(record, method=names[record.method]) for record in run.records]
+        records += [replace(record, method=names[record.method]) for record in run.records]
         for method, name in names.items():
             label = panel if alone else f"{run.labels[method]}, {panel}"
             methods[name] = run.about(method).model_copy(update={"label": label})
-    whole.file.methods = methods
-    return whole
+    return Run(first.folder, records, first.file.model_copy(update={"methods": methods}))
 
 
 def draw_paper(panels: Mapping[str, Run], folder: Path, *, overlay: bool = False) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A figure or table of the paper: its optimizers trained if asked to, its panels raced one by one, its claim judged."""
+"""A figure or table of the paper: its optimizers trained if asked to, its panels run one by one, its claim judged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from milodo.bench.benchmark import Benchmark
-from milodo.bench.plan import Planner
 from milodo.bench.run_file import NAME as RUN_FILE
 from milodo.config import load_experiment
 from milodo.errors import InvalidInput
@@ -68,6 +67,8 @@ class Reproducer:
         )  # fmt: skip
         self.trained: dict[str, Path] = {}
         """Weights by name that were trained here."""
+        self.benchmarks: dict[str, Benchmark] = {}
+        """By panel."""
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -81,12 +82,12 @@ class Reproducer:
             self.facts = self.facts.model_copy(update={name: start[name] + clock() for name, clock in clocks.items()})
             write_json(self.folder / FACTS, self.facts.model_dump())
 
-    def place(self, panel: Panel) -> Path:
+    def folder_of(self, panel: Panel) -> Path:
         """The folder of a panel's run."""
         return self.folder / panel.name if panel.name else self.folder
 
     def train(self) -> None:
-        """Every optimizer that races, by the experiment of its name; what was begun goes on."""
+        """Every learned optimizer of the figure, by the experiment of its name; what was begun goes on."""
         for name in self.reproduction.weights:
             folder = self.folder / "training" / name
             resume = is_file(folder / "training.json") and not self.overwrite
@@ -94,26 +95,32 @@ class Reproducer:
             self.trained[name] = trainer.run(resume=resume, overwrite=self.overwrite)
 
     def check(self) -> None:
-        """Before the first race: all data and all weights are there."""
+        """Before the first run: all data and all weights are there."""
         if self.reproduction.about.needs:
             for panel in self.reproduction.panels:
-                panel.experiment.problem.build().sample(instance_seeds("test", 1))
-        for panel in map(self._with_trained, self.reproduction.panels):
-            network = panel.experiment.network.network(seed=panel.experiment.seed)
-            planner = Planner(panel.experiment, network, self.progress)
-            for method in panel.experiment.methods:
-                planner.weights(method)
+                panel.experiment.family.sample(instance_seeds("test", 1))
+        for panel in self.reproduction.panels:
+            benchmark = self._benchmark(panel)
+            for method in benchmark.experiment.methods:
+                benchmark.planner.weights(method)
 
-    def race(self, panel: Panel) -> Path:
-        """One panel, from where it was left."""
-        panel, folder = self._with_trained(panel), self.place(panel)
-        benchmark = Benchmark(panel.experiment, folder, self._named(panel.name), self.facts.command)
-        return benchmark.run(resume=is_file(folder / RUN_FILE) and not self.overwrite, overwrite=self.overwrite)
+    def run(self, panel: Panel) -> Path:
+        """The benchmark of one panel, from where it was left."""
+        benchmark = self._benchmark(panel)
+        resume = is_file(benchmark.folder / RUN_FILE) and not self.overwrite
+        return benchmark.run(resume=resume, overwrite=self.overwrite)
+
+    def _benchmark(self, panel: Panel) -> Benchmark:
+        """Of a panel; made once, when its optimizers are trained."""
+        if panel.name not in self.benchmarks:
+            experiment, folder = self._with_trained(panel).experiment, self.folder_of(panel)
+            self.benchmarks[panel.name] = Benchmark(experiment, folder, self._named(panel.name), self.facts.command)
+        return self.benchmarks[panel.name]
 
     @cached_property
     def runs(self) -> dict[str, Run]:
         """What was recorded, by panel."""
-        return {panel.name: Run(self.place(panel)) for panel in self.reproduction.panels}
+        return {panel.name: Run(self.folder_of(panel)) for panel in self.reproduction.panels}
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -122,7 +129,7 @@ class Reproducer:
 
     def draw(self) -> Path:
         """The panels' reports, the figure like the paper's, and the page that shows it; the path of the page."""
-        pages = [write_report(self.place(panel)) for panel in self.reproduction.panels]
+        pages = [write_report(run) for run in self.runs.values()]
         draw_paper(self.runs, self.folder, overlay=self.reproduction.about.overlay)
         if len(pages) == 1:
             return pages[0]
@@ -134,7 +141,7 @@ class Reproducer:
         )
 
     def _with_trained(self, panel: Panel) -> Panel:
-        """Racing the weights that were trained here instead of those that are shipped."""
+        """With the weights that were trained here instead of those that are shipped."""
         if not self.trained:
             return panel
         methods = [

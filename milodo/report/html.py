@@ -44,9 +44,8 @@ PROVENANCE = {
 """Keys of run.json's provenance in the order shown -> what they are called."""
 
 
-def write_report(run_folder: str | Path) -> Path:
-    """Writes RUN/report.html and the pictures it links to; returns the page's path."""
-    run = Run(run_folder)
+def write_report(run: Run) -> Path:
+    """Writes report.html and the pictures it links to into the run's folder; returns the page's path."""
     figures = write_figures(run)
     target = run.folder / "report.html"
     with atomic(target) as part:

@@ -77,17 +77,18 @@ class Curve:
 class Run:
     """Everything a report may use. A key missing in run.json, or of the wrong kind, is an empty value here."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, records: list[Record] | None = None, file: RunFile | None = None) -> None:
+        """Read from the folder, unless given."""
         self.folder = Path(folder)
-        if not is_folder(self.folder):
+        if records is None and not is_folder(self.folder):
             raise InvalidInput(
                 f"no run folder {quoted(str(folder))}. Run `milodo bench EXPERIMENT.toml` first, and give its run folder."
             )
-        self.records: list[Record] = read_records(self.folder / "records.csv")
+        self.records = read_records(self.folder / "records.csv") if records is None else records
         if not self.records:
-            file = self.folder / "records.csv"
-            raise InvalidInput(f"{file} holds no records: the run ended before its first sample. Run it again.")
-        self.file = RunFile.read(self.folder)
+            path = self.folder / "records.csv"
+            raise InvalidInput(f"{path} holds no records: the run ended before its first sample. Run it again.")
+        self.file = file or RunFile.read(self.folder)
         self._curves: dict[tuple[str, str, str], Curve] = {}
 
     @property

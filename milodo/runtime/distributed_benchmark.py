@@ -1,4 +1,4 @@
-"""`milodo run`: an experiment's race with real processes, each holding its own nodes and nothing of the others."""
+"""`milodo run`: the benchmark of an experiment by real processes, each holding its own nodes and nothing of the others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from milodo.bench.place import Chunk, Found, Place
 from milodo.bench.recorder import Recorder, Stopwatch
 from milodo.bench.records import Record
+from milodo.bench.runtimes import Chunk, Runtime, Shared
 from milodo.config import Experiment, MethodTable
 from milodo.files import make_writable
 from milodo.learned.checkpoint import find_optimizer, read_card
@@ -24,14 +22,14 @@ from milodo.status import Status
 from milodo.topology import Topology, schedule
 
 
-class Processes(Place):
+class Processes(Runtime):
     """This process is one of several.
 
     Process 0 also does what is measuring and not method: it tunes, certifies the optimum and writes the records. For that it
     builds all nodes' data for a while; everything else a process builds is its own slice.
     """
 
-    runtime = "distributed"
+    name = "distributed"
     experiment: Experiment
     held: list[tuple[int, ...]]
     """Nodes of every process."""
@@ -44,9 +42,9 @@ class Processes(Place):
         self.group, self.folder, self.snapshot_every = group, folder, snapshot_every
         self.processes, self.writes = group.world, group.rank == 0
 
-    def begin(self, experiment: Experiment, graph: Topology, *, resume: bool, overwrite: bool) -> tuple[bool, bool]:
-        self.experiment, self.held = experiment, place(graph.n, self.group.world)
-        self.group.agree({"same": self._same(graph)}, lambda rank: called(self.held[rank], rank))
+    def begin(self, experiment: Experiment, net: Network, *, resume: bool, overwrite: bool) -> tuple[bool, bool]:
+        self.experiment, self.held = experiment, place(net.topology.n, self.group.world)
+        self.group.agree({"same": self._same(net.topology)}, lambda rank: called(self.held[rank], rank))
         self.resume = resume or self.group.restarted
         return self.resume, overwrite and not self.group.restarted
 
@@ -59,15 +57,14 @@ class Processes(Place):
             experiment["network"]["schedule"] = schedule(table.schedule, graph, self.experiment.seed).fingerprint
         return flat({"graph": graph.fingerprint, "weights": weights, "snapshot-every": every, "experiment": experiment})
 
-    def shared(self, what: str, find: Callable[[], Found]) -> Found:
+    def shared(self, what: str, kind: type[Shared], find: Callable[[], Shared]) -> Shared:
         if self.writes:
-            self.group.tell(what, find())
-        return self.group.hear(what)
+            self.group.tell(what, find().model_dump(exclude_none=True))
+        return kind.model_validate(self.group.hear(what))
 
-    def network(self, dtype: torch.dtype) -> Network:
+    def network(self, net: Network) -> Network:
         if not self.resume:
             self._forget_snapshots()
-        table, device = self.experiment.network, self.experiment.run.device
 
         def connected(*args: Any, **options: Any) -> DistributedNetwork:
             """Messages of the observer travel between the same neighbours, but neither get lost nor are shortened."""
@@ -75,7 +72,7 @@ class Processes(Place):
             self.observer = self.tree = TreeObserver(real.peers, real.topology.n, real.device)
             return real
 
-        self.net = table.network(seed=self.experiment.seed, make=connected, dtype=dtype, device=device)
+        self.net = self.experiment.connected(net.dtype, make=connected)
         return self.net
 
     def meet(self, where: str) -> None:
