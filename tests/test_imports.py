@@ -33,7 +33,7 @@ LEVELS = (
     {"judge"},
     {"algorithms"},
     {"learned"},
-    {"loop"},
+    {"loop", "extensions"},
     {"config"},
     {"training", "bench", "fit"},
     {"report"},

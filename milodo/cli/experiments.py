@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from milodo.cli.folders import draw_curve, show_run, working_in
+from milodo.cli.folders import draw_curve, show_run, working_in, writing_to
 from milodo.cli.options import DataDir, Device, Dtype, ExperimentFile, Out, Overwrite, Resume, Seed, Threads, command_line
 from milodo.cli.terminal import as_written, console, say
-from milodo.errors import InvalidInput
-from milodo.files import is_file
+from milodo.errors import InvalidInput, quoted
+from milodo.files import atomic, is_file, make_writable
 
 if TYPE_CHECKING:
     from milodo.config import Experiment
@@ -119,6 +120,23 @@ def report(
         if not (run / "run.json").exists():
             return
     show_run(run, alone=False)
+
+
+def init(
+    experiment: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")] = False,
+) -> None:
+    """Write an experiment to begin with: every table with a comment beside each key, ready for `milodo bench`."""
+    from milodo.config.template import template
+
+    if experiment.suffix != ".toml":
+        raise InvalidInput(f"{quoted(str(experiment))} would be no experiment. Give a name that ends in .toml.")
+    if experiment.exists() and not overwrite:
+        raise InvalidInput(f"{quoted(str(experiment))} is there already. Choose another name, or replace it.", "overwrite")
+    make_writable(experiment.parent)
+    with writing_to(experiment), atomic(experiment) as part:
+        part.write_text(template(experiment), encoding="utf-8")
+    say(console, f"Written to {experiment}. Run it: {shlex.join(['milodo', 'bench', str(experiment)])}")
 
 
 def loaded_experiment(experiment: Path, **options: Any) -> Experiment:

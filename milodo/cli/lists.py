@@ -21,14 +21,17 @@ PICTURES = (".png", ".svg", ".pdf")
 def methods() -> None:
     """List the methods, handcrafted and learned, with a sentence about each."""
     from milodo.algorithms import METHODS
+    from milodo.extensions import load_installed
     from milodo.learned import LEARNED
 
+    load_installed()
     table = Table("name", "method")
     table.add_row(
         "auto", "Not a method but the choice of one, by what you pay for: pay = 'bytes', 'rounds' or 'seconds'. Nothing to tune."
     )
     for name, method in (METHODS | LEARNED).items():
-        table.add_row(name, escape((sys.modules[method.__module__].__doc__ or "").partition("\n")[0]))
+        about = sys.modules[method.__module__] if method.__module__.startswith("milodo.") else method
+        table.add_row(name, escape((about.__doc__ or "").partition("\n")[0]))
     console.print(table)
     say(console, 'Race one: in [[methods]] of an experiment write name = "NAME"; `milodo optimizers` lists trained weights.')
 

@@ -24,11 +24,12 @@ app = typer.Typer(
     Data sit at n sites joined by a network; a site talks only to its neighbours; together they solve
     min (1/n) Σ f_i(x) + r(x).
 
-    Start with **milodo demo**. Then copy experiments/demo/demo.toml, change it, and run **milodo bench yours.toml**.
+    Start with **milodo demo**. Then **milodo init yours.toml**, change it, and run **milodo bench yours.toml**.
     """,
 )
 for command in (
-    experiments.demo, experiments.bench, experiments.tune, experiments.train, experiments.report, reproduce.reproduce,
+    experiments.demo, experiments.init, experiments.bench, experiments.tune, experiments.train, experiments.report,
+    reproduce.reproduce,
     lists.methods, lists.optimizers, lists.topology, processes.run, sites.solve, sites.node, secret.secret,
     predict.predict,
 ):  # fmt: skip

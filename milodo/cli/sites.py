@@ -196,8 +196,10 @@ def reports_to(bars: Bars | None, task: Task, shows: bool) -> Reports:
 
 def task_of(context: typer.Context, chosen: list[str] | None) -> Task:
     """What the options ask for: those that are named as a field of Task, and the chosen parameters."""
+    from milodo.extensions import load_installed
     from milodo.fit import Task
 
+    load_installed()
     given = {field.name: context.params[field.name] for field in dataclasses.fields(Task) if field.name in context.params}
     given["l1"] = 0.0 if given["l1"] == AUTO else given["l1"]
     if given["loss"] not in LOSSES:

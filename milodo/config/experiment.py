@@ -15,6 +15,7 @@ from milodo.algorithms.over import OverAverage
 from milodo.config.tables import AUTO, MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
 from milodo.config.training import TrainingTable, recipe
 from milodo.errors import LARGEST, QUOTE, InvalidInput, quoted, shortened, unknown
+from milodo.extensions import import_modules, load_installed
 from milodo.files import is_file, read_toml
 from milodo.learned import LEARNED
 from milodo.learned.base import Recipe
@@ -41,6 +42,8 @@ class Experiment(Table):
     title: str = ""
     description: str = ""
     seed: Annotated[int, Field(ge=0, le=LARGEST)] = 0
+    imports: list[str] = Field(default_factory=list)
+    """Python modules, beside the file or installed, that register methods or problems of one's own."""
     problem: ProblemTable
     network: NetworkTable
     run: RunTable = RunTable(iterations=10_000)
@@ -136,9 +139,13 @@ def load_experiment(path: str | Path, **overrides: Any) -> Experiment:
 
 
 def read_content(path: Path) -> Content:
-    """What a file says, its name filled in."""
+    """What a file says, its name filled in; what it imports, and what installed packages register, is known from here on."""
     content = read_toml(path)
     content.setdefault("name", path.stem)
+    load_installed()
+    names = content.get("imports")
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):  # anything else is refused where it is validated
+        import_modules(names, path.parent)
     network = content.get("network")
     if isinstance(network, dict):  # a graph file is named as seen from the experiment
         if isinstance(network.get("topology"), str):
