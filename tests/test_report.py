@@ -496,18 +496,17 @@ def test_hostile_strings_stay_text(tmp_path):
     assert page.data["methods"][1]["label"].startswith(HOSTILE)
 
 
-@pytest.mark.parametrize("write", [write_report, Run])
-def test_a_folder_without_records_is_refused_in_one_sentence(tmp_path, write):
+def test_a_folder_without_records_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(InvalidInput, match="no run folder"):
-        write(tmp_path / "nowhere")
+        Run(tmp_path / "nowhere")
     with pytest.raises(InvalidInput, match="no records"):
-        write(tmp_path)
+        Run(tmp_path)
     write_records(tmp_path / "records.csv", [])
     with pytest.raises(InvalidInput, match="holds no records"):
-        write(tmp_path)
+        Run(tmp_path)
     write_records(tmp_path / "records.csv", records_of({"m": 0.1}))
     with pytest.raises(InvalidInput, match=r"no run\.json"):
-        write(tmp_path)
+        Run(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_torchrun_starts_the_same(tmp_path):
     assert ran.code == 0, ran.err
     Benchmark(load_experiment(path), tmp_path / "simulated").run()
     same(read_records(tmp_path / "real" / "records.csv"), read_records(tmp_path / "simulated" / "records.csv"))
-    assert ran.out.count("race Prox-ED") == 1  # progress from rank 0 only
+    assert ran.out.count("run Prox-ED") == 1  # progress from rank 0 only
 
 
 def snapshot(folder, processes):

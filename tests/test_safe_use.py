@@ -6,7 +6,7 @@ import pytest
 
 from milodo.algorithms import AcceleratedED
 from milodo.bench.benchmark import Benchmark
-from milodo.bench.plan import test_seeds
+from milodo.bench.plan import run_seeds
 from milodo.bench.records import read_records
 from milodo.bench.run_file import RunFile
 from milodo.config import load_experiment
@@ -44,7 +44,7 @@ def test_methods_that_need_no_tuning_are_not_tuned_and_the_report_says_what_they
     folder = Benchmark(experiment, tmp_path / "run").run()
     run = RunFile.read(folder)
     assert run.tuning == {}
-    L = experiment.problem.build().sample(test_seeds(experiment, (0, 3))).lipschitz()
+    L = experiment.problem.build().sample(run_seeds(experiment, (0, 3))).lipschitz()
     chosen, net = run.methods["accelerated-ed (safe)"].parameters, StackedNetwork("ring(5)")
     expected = AcceleratedED.safe(float(L.max()), net, float(L.mean(-1).max()))
     assert chosen == {"gamma": pytest.approx(expected.gamma), "K": expected.K} and expected.gamma > 1 / float(L.max())

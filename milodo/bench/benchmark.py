@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from milodo.algorithms.auto import learn
-from milodo.bench.plan import Planner, Progress, certified, chunks, test_seeds
+from milodo.bench.plan import Planner, Progress, certified, chunks, run_seeds
 from milodo.bench.recorder import Recorder, Stopwatch, record
 from milodo.bench.records import append_records, read_records, write_records
 from milodo.bench.run_file import NAME, GraphFacts, MethodFacts, Provenance, ReferenceFacts, RunFile
@@ -149,7 +149,7 @@ class Benchmark:
         judge, problem = self._instances(chunk, net.nodes)
         known = self.runtime.shared(f"optimum/{chunk[0]}", Optima, lambda: Optima(values=self._optima(chunk, judge)))
         self.runtime.meet(f"data/{chunk[0]}")
-        optima, seeds = torch.tensor(known.values, dtype=torch.float64), test_seeds(self.experiment, chunk)
+        optima, seeds = torch.tensor(known.values, dtype=torch.float64), run_seeds(self.experiment, chunk)
         for method in todo:
             recorder = Recorder(method.key, judge, net, optima, seeds, chunk[0], self.runtime.observer)
             self._run(method, methods[method.key], chunk, problem, recorder)
@@ -158,7 +158,7 @@ class Benchmark:
 
     def _instances(self, chunk: Chunk, nodes: Sequence[int]) -> tuple[Problem, Problem]:
         """The instances of a chunk in the precision by which methods are judged, and in that in which they run."""
-        device, seeds = self.experiment.run.device, test_seeds(self.experiment, chunk)
+        device, seeds = self.experiment.run.device, run_seeds(self.experiment, chunk)
         judge = self.family.sample(seeds, nodes, dtype=self.family.judged_in, device=device)
         if self.dtype == self.family.judged_in:
             return judge, judge
@@ -166,7 +166,7 @@ class Benchmark:
 
     def _optima(self, chunk: Chunk, held: Problem) -> list[float]:
         """Certified, and noted in run.json; NaN where there is none. Takes the data of all nodes, be they held here or not."""
-        seeds = test_seeds(self.experiment, chunk)
+        seeds = run_seeds(self.experiment, chunk)
         if not held.knows_lipschitz:
             return [math.nan] * len(seeds)
         whole = held if held.n == self.family.n else self.family.sample(seeds, device=self.experiment.run.device)

@@ -33,7 +33,7 @@ def chunks(experiment: Experiment) -> list[Chunk]:
     return [(start, min(start + size, run.instances)) for start in range(0, run.instances, size)]
 
 
-def test_seeds(experiment: Experiment, chunk: Chunk) -> list[int]:
+def run_seeds(experiment: Experiment, chunk: Chunk) -> list[int]:
     return instance_seeds("test", experiment.run.instances, experiment.seed)[slice(*chunk)]
 
 
@@ -215,7 +215,7 @@ class Planner:
         )  # fmt: skip
 
     def _test_problems(self) -> Iterator[Problem]:
-        return (self._problem(test_seeds(self.experiment, chunk)) for chunk in chunks(self.experiment))
+        return (self._problem(run_seeds(self.experiment, chunk)) for chunk in chunks(self.experiment))
 
     def _safe(self, method: type[Algorithm]) -> Parameters:
         """Parameters the method derives itself, from the largest curvature of any node of the instances it will run on."""

@@ -13,6 +13,7 @@ from milodo.cli.options import DataDir, Device, Dtype, ExperimentFile, Out, Over
 from milodo.cli.terminal import as_written, console, say
 from milodo.errors import InvalidInput, quoted
 from milodo.files import atomic, is_file, make_writable
+from milodo.shipped import find_experiment
 
 if TYPE_CHECKING:
     from milodo.config import Experiment
@@ -42,10 +43,10 @@ def bench(
     Writes records.csv, run.json, figures and report.html to the run's folder. Ctrl-C keeps what was recorded;
     the same command with --resume goes on.
     """
-    from milodo.bench.benchmark import Benchmark
-
     options = {"seed": seed, "device": device, "dtype": dtype}
     loaded, folder = opened(experiment, options, out, threads)
+    from milodo.bench.benchmark import Benchmark
+
     again = command_line("bench", experiment, options | {"data-dir": data_dir}, folder)
     with working_in(folder, "recorded", f"{again} --resume") as bars:
         Benchmark(loaded, folder, bars, as_written(again)).run(resume=resume, overwrite=overwrite)
@@ -60,11 +61,11 @@ def tune(
 
     The result goes into the run's folder, where `milodo bench EXPERIMENT --resume` finds it, and into the cache.
     """
+    options = {"seed": seed, "device": device, "dtype": dtype}
+    loaded, folder = opened(experiment, options, out, threads)
     from milodo.bench.benchmark import Benchmark
     from milodo.cli.tables import tuning_table
 
-    options = {"seed": seed, "device": device, "dtype": dtype}
-    loaded, folder = opened(experiment, options, out, threads)
     again = command_line("tune", experiment, options | {"data-dir": data_dir}, folder)
     with working_in(folder, "tuned", again) as bars:
         benchmark = Benchmark(loaded, folder, bars, as_written(again))
@@ -84,10 +85,10 @@ def train(
     Writes NAME.safetensors with its card NAME.json, training.csv, TensorBoard's files and the training curve to the run's
     folder. Ctrl-C loses the batch under way, a kill at most half a minute more; the same command with --resume goes on.
     """
+    loaded, folder = opened(experiment, {"seed": seed}, out, threads)
     from milodo.learned.checkpoint import read_card
     from milodo.training import Trainer
 
-    loaded, folder = opened(experiment, {"seed": seed}, out, threads)
     given = {"seed": seed, "threads": threads if threads > 1 else None, "data-dir": data_dir}
     again = command_line("train", experiment, given, folder)
     with working_in(folder, "trained", f"{again} --resume") as bars:
@@ -141,11 +142,10 @@ def init(
 
 def loaded_experiment(experiment: Path, **options: Any) -> Experiment:
     """An experiment with the command's options; of a figure of the paper, its first panel at laptop size."""
+    path = find_experiment(experiment)  # before anything is imported that computes: a misspelt name is answered at once
     from milodo.config.experiment import parse_experiment, read_content
     from milodo.paper.reproduction import first_panel
-    from milodo.shipped import find_experiment
 
-    path = find_experiment(experiment)
     return parse_experiment(first_panel(read_content(path), str(path)), str(path), **options)
 
 

@@ -48,6 +48,7 @@ def run(
 
     Starts the processes on this machine; started by `torchrun ... -m milodo run EXPERIMENT` each of its processes joins instead.
     """
+    loaded = loaded_experiment(experiment, seed=seed, dtype=dtype)
     from milodo.bench.benchmark import Benchmark
     from milodo.network import place
     from milodo.runtime.distributed_benchmark import Processes
@@ -55,7 +56,6 @@ def run(
     from milodo.runtime.launch import die_with_parent, launch
     from milodo.secret import read_secret
 
-    loaded = loaded_experiment(experiment, seed=seed, dtype=dtype)
     folder = out or Path("runs") / f"{loaded.name}-distributed"
     n = loaded.graph.n
     place(n, processes or n)
