@@ -66,7 +66,7 @@ def folder(tmp_path):
 def test_help_teaches_and_names_every_command(tmp_path):
     code, out, _ = milodo("--help", cwd=tmp_path)
     assert code == 0
-    race, look = {"demo", "bench", "reproduce", "tune", "train", "report", "run"}, {"methods", "optimizers", "topology"}
+    race, look = {"demo", "init", "bench", "reproduce", "tune", "train", "report", "run"}, {"methods", "optimizers", "topology"}
     assert race | look | {"solve", "node", "secret", "predict"} == set(NAMES)
     assert all(name in out for name in NAMES)
 
