@@ -23,8 +23,8 @@ from milodo.algorithms.rule import Here, Ratio, Rule, Source
 from milodo.bench.recorder import sample_times
 from milodo.config import load_experiment
 from milodo.learned.milodo import ANNEAL_AFTER, MiLoDoRecipe
-from milodo.learned.momentum import MOST_ANNEALED
 from milodo.learned.region import SMALLEST_DEEPEST, Region, mixing_bound, mixing_gap
+from milodo.learned.schedule import MOST_ANNEALED
 from milodo.loop import advance, iterate
 from milodo.metrics import mean_point
 from milodo.network import Network, StackedObserver

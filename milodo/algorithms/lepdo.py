@@ -103,12 +103,13 @@ class LEPDO(Rule):
     by_degree: bool = False
     """Whether 1/d_i stands for w_ij."""
     lookahead: float = 0.5
-    """h: how far ahead the gradient is taken, as a share of the momentum: 1 is Nesterov's method, 1/2 allows longer steps."""
+    """h: how far ahead the gradient is taken, as a share of the momentum: 1 is Nesterov's method, 0 the heavy ball; 1/2 and less
+    allow longer steps."""
 
     label: ClassVar[str] = "LEPDO"
     space: ClassVar[Space] = {
         "gamma": StepSize(1 / 4, 8), "alpha": Fraction(0.02, 1.0), "c_s": Factor(0.03, 3.0), "c_u": Factor(0.5, 2.0),
-        "local_steps": Given((1,)), "lookahead": Share((0.5, 1.0), low=0.5, high=1.0),
+        "local_steps": Given((1,)), "lookahead": Share((0.5, 1.0), low=0.0, high=1.0),
     }  # fmt: skip
     rounds: ClassVar[int] = 1
 

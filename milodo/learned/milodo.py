@@ -17,6 +17,7 @@ from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
 from milodo.learned.momentum import COLUMNS, MovingNetworks
 from milodo.learned.per_node import Inputs, Networks, PerNode
 from milodo.learned.region import DEEPEST, SPREAD, STEEPEST, Region, before_sigmoid, mixing_bound, mixing_gap
+from milodo.learned.schedule import Course, Schedule
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -27,12 +28,12 @@ HIDDEN = 20
 
 
 REACH = 1.8
-"""Of p_i with momentum and a lookahead of 1/2, in units of 1/L_i: any less than 2 is stable for quadratic f and r = 0."""
+"""Of p_i with momentum and a lookahead of at most 1/2, in units of 1/L_i: any less than 2 is stable for quadratic f and r = 0."""
 ANNEAL_AFTER = 500
 """Well-conditioned problems are solved by then to a gap of 1e-3 or better."""
 Period = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-Lookahead = Annotated[float, Field(ge=0.5, le=1)]
+Lookahead = Annotated[float, Field(ge=0, le=1)]
 Spread = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
@@ -49,6 +50,7 @@ class MiLoDoSettings(Settings):
     steepest: Positive = STEEPEST
     lookahead: Lookahead = 0.5
     anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER
+    schedule: Schedule | None = None
     local_steps: Period = 1
 
 
@@ -83,10 +85,12 @@ class MiLoDoRecipe(Recipe):
     """With momentum: the dual step p_i/D_i is at most so many times 1 - β_i, and at most half of it; easy problems, on which
     mixing is what takes time, want 3.6, the most, with deepest = 1."""
     lookahead: Lookahead = 0.5
-    """With momentum: how far ahead the gradient is taken, as a share of the momentum; 1 is Nesterov's."""
+    """With momentum: how far ahead the gradient is taken, as a share of the momentum; 1 is Nesterov's, 0 the heavy ball's."""
     anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER
     """With momentum: the iteration from which 1 - β_i and the dual step fall as 1/k, for problems that are ill-conditioned; 0 for
     never."""
+    schedule: Schedule | None = None
+    """With momentum: factors of p_i and D_i over the iterations, so gamma and reach are those where `step` is 1."""
     local_steps: Period = 1
     """Gradients of one iteration; more buy rounds."""
     tied: bool = False
@@ -97,7 +101,7 @@ class MiLoDoRecipe(Recipe):
         return self.initial == "random"
 
     def make(self, net: Network, d: int, seed: int) -> MiLoDo:
-        architecture = self.model_dump(include={*MiLoDoSettings.model_fields} - {"seed", "activations"})
+        architecture = {name: getattr(self, name) for name in MiLoDoSettings.model_fields if name not in ("seed", "activations")}
         optimizer = MiLoDo(net.topology, activations=self.activations, seed=seed, **architecture)
         constants = self.model_dump(include={"gamma", "c_s", "c_u", "alpha"})
         if self.tied:
@@ -141,6 +145,7 @@ class MiLoDo(Rule, PerNode):
         steepest: float = STEEPEST,
         lookahead: float = 0.5,
         anneal_after: int = ANNEAL_AFTER,
+        schedule: Schedule | None = None,
         local_steps: int = 1,
         nodes: Sequence[int] | None = None,
     ) -> None:
@@ -155,6 +160,7 @@ class MiLoDo(Rule, PerNode):
             )
         self.momentum, self.reach, self.spread, self.lookahead = momentum, reach, spread, lookahead
         self.deepest, self.steepest, self.anneal_after = deepest, steepest, whole("anneal_after", anneal_after)
+        self.schedule = schedule
         self.region = None
         if momentum:
             self.region = Region(momentum, reach, spread, mixing_gap(self.topology, deepest) / spread, deepest, steepest)
@@ -179,8 +185,9 @@ class MiLoDo(Rule, PerNode):
     @property
     def source(self) -> Source:
         if self.region is not None:
+            course = Course(self.anneal_after, self.schedule)
             banks = (self.phi_m, self.phi_s, self.phi_u)
-            return MovingNetworks(self, *banks, self.region, self.mixing_bound, self.every, self.inputs, self.anneal_after)
+            return MovingNetworks(self, *banks, self.region, self.mixing_bound, self.every, self.inputs, course)
         networks = Networks(self, self.phi_m, self.phi_s, self.phi_u, self.activations, self.inputs)
         return Every(self.every, networks, self.dtype) if self.every > 1 else networks
 

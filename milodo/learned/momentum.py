@@ -14,6 +14,7 @@ from milodo.learned.bank import Bank
 from milodo.learned.per_node import Hidden, Inputs, PerNode, Units, seen_as
 from milodo.learned.plus import relative
 from milodo.learned.region import Region
+from milodo.learned.schedule import Course
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.types import EdgeTensor, NodeTensor
@@ -23,8 +24,6 @@ COLUMNS = 8
 LATE, LATEST = 6.0, 500
 """log(k + 1) of some hundred iterations, which the networks see as one; and the last k that they tell from later ones, so that
 what they have learnt holds in runs longer than those of training."""
-MOST_ANNEALED = 4.0
-"""By how much annealing reduces 1 - β_i at most."""
 
 
 class Moving(NamedTuple):
@@ -43,7 +42,7 @@ class Moving(NamedTuple):
     """p_ij,2 / p_ij,1; ∞ before the first iteration."""
     p1: EdgeTensor
     annealed: float = 1.0
-    """By what annealing has multiplied D and divided p1."""
+    """By what annealing and the schedule have multiplied D and divided p1."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,9 @@ class MovingNetworks(Source):
     iterations and in each E-th after them. φ_S and φ_U run in the first 20 only: what nodes have agreed upon then is kept, so
     that later iterations send z alone. Where links fail, edges that have not agreed by then go on trying in each E-th.
 
-    What is still not solved after `anneal_after` iterations is ill-conditioned and wants more momentum: from then on D_i grows as
-    k and p_ij,1 falls as 1/k, at all nodes alike, so that σ_i = p_i/D_i and with it 1 - β_i fall as 1/k, to a quarter at most.
+    A schedule may change p_i, D_i and p_ij,1 over the iterations, at all nodes alike, which costs no message. Besides, what is
+    still not solved after `anneal_after` iterations is ill-conditioned and wants more momentum: from then on D_i grows as k and
+    p_ij,1 falls as 1/k, so that σ_i = p_i/D_i and with it 1 - β_i fall as 1/k, to a quarter at most.
     """
 
     optimizer: PerNode
@@ -72,8 +72,8 @@ class MovingNetworks(Source):
     """Of p_ij,2 [m, 1]."""
     every: int
     inputs: Inputs
-    anneal_after: int
-    """0 for never."""
+    course: Course
+    """Of p_i and D_i over the iterations."""
 
     def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Moving:
         hidden = self.optimizer.first_hidden(x0, net, x0.shape[-1])
@@ -94,7 +94,7 @@ class MovingNetworks(Source):
         seen = columns(here, memory, problem).to(self.optimizer.dtype)
         o, h_m, c_m = self.phi_m(seen, memory.hidden.h_m, memory.hidden.c_m)
         s_p, s_beta = o.sigmoid().to(here.x.dtype).unbind(-2)
-        p = self.region.step(s_p, memory.D * memory.units.L) / memory.units.L
+        p = self.region.step(s_p, memory.D * memory.units.L, self.course.step(memory.k)) / memory.units.L
         return p, memory._replace(p=p, s_beta=s_beta, hidden=memory.hidden._replace(h_m=h_m, c_m=c_m))
 
     def edges(self, memory: Moving, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, Ratio, Moving]:
@@ -111,7 +111,7 @@ class MovingNetworks(Source):
         return memory.p1, Ratio(memory.D), memory._replace(k=k + 1)
 
     def _anneal(self, memory: Moving) -> Moving:
-        wanted = min(max(memory.k / self.anneal_after, 1.0), MOST_ANNEALED) if self.anneal_after else 1.0
+        wanted = self.course.dual(memory.k)
         if wanted == memory.annealed:
             return memory
         factor = wanted / memory.annealed
@@ -128,8 +128,8 @@ class MovingNetworks(Source):
         bound = self.bound.to(dz.dtype)
         mixing = self.region.mixing(slots.by_edge(o_s).sigmoid()).to(dz.dtype) * bound
         p1 = net.both((mixing / net.spread(D)).to(self.optimizer.dtype), smaller=True).to(dz.dtype)
-        p1 = torch.where(p1 > 0, p1, memory.p1)  # not heard, or rounded away: as it was
-        return memory._replace(D=D, p1=p1, hidden=hidden._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u))
+        p1 = torch.where(p1 > 0, p1, memory.p1 * memory.annealed)  # not heard, or rounded away: as it was
+        return memory._replace(D=D, p1=p1, annealed=1.0, hidden=hidden._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u))
 
 
 @torch.no_grad()

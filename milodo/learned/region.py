@@ -72,18 +72,19 @@ class Region:
 
         (ξ - 1)(ξ² - c₁ξ + c₀) + σ(1 - a)ξ²,   c₁ = (1 + β)a - (1 + hβ)t,   c₀ = β(a - ht)
 
-    with h in [1/2, 1], the lookahead. By Schur and Cohn its roots lie in the unit disc if and only if |c₀| < 1,
+    with h in [0, 1], the lookahead. By Schur and Cohn its roots lie in the unit disc if and only if |c₀| < 1,
 
         σ(1 - a) < 2(1 + c₁ + c₀)   and   σ(1 - a) c₀ < (1 - c₀)(1 - a + t),
 
-    because 1 + c₀ - c₁ = 1 - a + t. With p L < 4/(1 + 2h) the first bears σ < 2 where a >= 0, and at a = 1 - m < 0, t = 0
+    because 1 + c₀ - c₁ = 1 - a + t. With p L < 2(1 + β)/(1 + 2hβ), which for all β together is the lesser of 2 and 4/(1 + 2h),
+    the first bears σ < 2 where a >= 0, and at a = 1 - m < 0, t = 0
 
         m σ < 2(1 - (m - 1)(1 + 2β)).
 
     The second is hardest at t = 0: σ < 1/(βa) - 1, with a = 1 - g, g the smallest eigenvalue of M but 0. So D_i >= p_i, and
     1 - β_i is at least what σ_i needs for both, at every node and coordinate by itself, with margins; and p_i <= reach/L_i with
-    reach < 4/(1 + 2h), which is 2 for h = 1/2 and 4/3 for Nesterov's h = 1. Where weights differ, in space or in time, this is
-    tested, not proved (tests/laws/test_region_laws.py). The larger `steepest`, the larger may σ be: up to 1.8 where m <= 1.
+    reach < 2 for h <= 1/2, and 4/3 for Nesterov's h = 1. Where weights differ, in space or in time, this is tested, not proved
+    (tests/laws/test_region_laws.py). The larger `steepest`, the larger may σ be: up to 1.8 where m <= 1.
     Where mixing levels curvatures out, as between nodes whose data are unlike, a larger reach is stable, too, if weights on edges
     stay near their largest values: a small spread. How large is to be tested on the problems at hand.
 
@@ -130,9 +131,9 @@ class Region:
         most = self.reach / (1 - self.most)
         return most / self.spread, most
 
-    def step(self, s: Tensor, D: Tensor) -> Tensor:
-        """p_i, at most D_i times the largest σ."""
-        return torch.minimum(_between(s, LEAST_STEP * self.reach, self.reach), self.largest * D)
+    def step(self, s: Tensor, D: Tensor, share: float = 1.0) -> Tensor:
+        """p_i, at most D_i times the largest σ; a share of the reach may be all that is allowed."""
+        return torch.minimum(share * _between(s, LEAST_STEP * self.reach, self.reach), self.largest * D)
 
     def ratio(self, s: Tensor) -> Tensor:
         """D_i."""

@@ -15,8 +15,9 @@ from milodo.algorithms import LEPDO, Remembering
 from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo, special_initialisation
-from milodo.learned.momentum import MOST_ANNEALED
+from milodo.learned.checkpoint import load_optimizer, save_optimizer
 from milodo.learned.region import DEEPEST, LEAST_STEP, MOST_STEEP, SPREAD, STEEPEST, Region, mixing_bound
+from milodo.learned.schedule import MOST_ANNEALED, Schedule
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, StackedNetwork, degraded
 from milodo.problems import L1, Lasso, LeastSquares, Logistic, optimum
@@ -30,8 +31,9 @@ DRAWS = 10
 """Of all weights of all networks, side by side."""
 STEADY = {"anneal_after": 0}
 NESTEROV = STEADY | {"lookahead": 1.0, "reach": 1.2}
+HEAVY = STEADY | {"lookahead": 0.0}
 STEEP = STEADY | {"deepest": 1.0, "steepest": MOST_STEEP}
-KINDS = pytest.mark.parametrize("kind", [STEADY, NESTEROV], ids=["half ahead", "Nesterov"])
+KINDS = pytest.mark.parametrize("kind", [STEADY, NESTEROV, HEAVY], ids=["half ahead", "Nesterov", "heavy ball"])
 """Of momentum, without annealing: with little momentum, annealed dual steps take four times as long."""
 
 
@@ -96,10 +98,57 @@ def test_annealing_divides_dual_steps_and_what_momentum_lacks_by_k():
     assert float((1 - late.memory.beta).max()) < 0.7 * float((1 - early.memory.beta).min())
 
 
+UP_AND_DOWN = Schedule(at=(5, 40, 90, 300), step=(0.4, 1.0, 0.6, 0.9), dual=(1.0, 0.5, 2.0, 1.2))
+
+
+@pytest.mark.parametrize("graph", ["ring(8)", "star(6)"])
+@pytest.mark.parametrize("lookahead", [0.0, 0.5])
+def test_any_weights_with_a_schedule_lead_there_too(lookahead, graph):
+    n = topology(graph).n
+    problem = Lasso(n, 8, 4, 0.05).sample(range(DRAWS))
+    optimizer = drawn(graph, 0.95, n, every=10, schedule=UP_AND_DOWN, lookahead=lookahead, **STEADY)
+    state = after(optimizer, problem, StackedNetwork(graph), 9000)
+    assert float((state.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("outage", [0.0, 0.4])
+def test_a_schedule_changes_weights_as_it_says_and_duals_still_sum_to_zero(outage):
+    problem, net = Lasso(6, 8, 12, 0.05).sample([0]), degraded(StackedNetwork("star(6)"), outage=outage, seed=3)
+    constants = {"every": 1, "disturb": 0.0, "anneal_after": 0}
+    scheduled, plain = learned("star(6)", schedule=UP_AND_DOWN, **constants), learned("star(6)", **constants)
+    p, D = 0.8 * scheduled.reach, after(plain, problem, net, 1).memory.D
+    mixing = after(plain, problem, StackedNetwork("star(6)"), 1).memory.p1 * net.spread(D)
+    for k, step, dual in ((1, 0.4, 1.0), (65, 0.6**0.5, 1.0), (195, 0.9 * (0.6 / 0.9) ** 0.5, 2.4**0.5), (900, 0.9, 1.2)):
+        state = after(scheduled, problem, net, k + 1)  # the weights of iteration k
+        torch.testing.assert_close(state.memory.p * state.memory.units.L, torch.full_like(state.x, step * p), rtol=1e-6, atol=0)
+        torch.testing.assert_close(state.memory.D, dual * D, rtol=1e-6, atol=0)
+        mixed, agreed = state.memory.p1 * net.spread(state.memory.D), state.memory.p1 > 0
+        torch.testing.assert_close(mixed[agreed], mixing[agreed], rtol=1e-6, atol=0)
+        assert float(state.y.sum(-2).abs().max()) < 1e-11 * max(1.0, float(state.y.abs().max()))
+    assert bool(agreed.all())
+
+
+def test_a_schedule_that_cannot_be_is_refused():
+    for at, step, dual, said in (
+        ((0, 0), (1.0, 1.0), (1.0, 1.0), "must increase"),
+        ((0, 9), (1.0,), (1.0, 1.0), "as many numbers"),
+        ((0,), (1.1,), (1.0,), "less than or equal to 1"),
+        ((0,), (1.0,), (math.inf,), "less than or equal to"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Schedule(at=at, step=step, dual=dual)
+
+
+def test_the_schedule_stands_on_the_card(tmp_path):
+    optimizer = learned("ring(6)", schedule=UP_AND_DOWN, lookahead=0.0)
+    save_optimizer(optimizer, path := tmp_path / "one.safetensors", good_for="anything", training={})
+    assert load_optimizer(path)[0].settings() == optimizer.settings() and optimizer.settings().schedule == UP_AND_DOWN
+
+
 def radius(region, sigma, alpha, reach, lookahead):
-    """The largest modulus of the roots of (ξ - 1)(ξ² - c₁ξ + c₀) + σ(1 - a)ξ² over a and t [as many as σ]."""
+    """The largest modulus of the roots of (ξ - 1)(ξ² - c₁ξ + c₀) + σ(1 - a)ξ² over a and t [as many as σ]; a reach for each σ."""
     gap = torch.logspace(math.log10(region.gap), math.log10(region.deepest), 40, dtype=torch.float64)
-    sigma, alpha = (v.reshape(-1, 1, 1) for v in (sigma, alpha))
+    sigma, alpha, reach = (v.reshape(-1, 1, 1) for v in (sigma, alpha, reach))
     a, share, beta = 1 - gap.reshape(-1, 1), torch.linspace(0, 1, 11, dtype=torch.float64), 1 - alpha
     t = reach * a * share
     c1, c0 = (1 + beta) * a - (1 + lookahead * beta) * t, beta * (a - lookahead * t)
@@ -109,18 +158,19 @@ def radius(region, sigma, alpha, reach, lookahead):
     return torch.linalg.eigvals(companion).abs().amax((-1, -2, -3))
 
 
-@pytest.mark.parametrize("reach, lookahead", [(1.8, 0.5), (1.98, 0.5), (1.2, 1.0), (1.5, 0.75)])
+@pytest.mark.parametrize("lookahead", [0.0, 0.25, 0.5, 0.75, 1.0])
 @pytest.mark.parametrize("gap", [0.003, 0.1, 0.5])
 @pytest.mark.parametrize("deepest", [0.9, 1.0, 1.1, 1.26, 1.3])
-def test_the_region_is_stable_mode_by_mode(deepest, gap, reach, lookahead):
-    """Whatever β may be; a reach a little over 4/(1 + 2h) is not."""
-    region = Region(0.98, reach, 4.0, gap, deepest, MOST_STEEP if deepest <= 1 else STEEPEST)
+def test_the_region_is_stable_mode_by_mode(deepest, gap, lookahead):
+    """Whatever β may be, with a reach a little under 2(1 + β)/(1 + 2hβ); a little over it is not."""
+    region = Region(0.98, 1.8, 4.0, gap, deepest, MOST_STEEP if deepest <= 1 else STEEPEST)
     sigma = torch.logspace(-3, math.log10(region.largest), 25, dtype=torch.float64)
     for s in (0.0, 0.5, 1.0):
         alpha = region.least_alpha(sigma) ** s
-        assert float(radius(region, sigma, alpha, reach, lookahead).max()) <= 1 + 1e-9
-    if gap < 0.01:
-        assert float(radius(region, sigma, region.least_alpha(sigma), 1.03 * 4 / (1 + 2 * lookahead), lookahead).max()) > 1 + 1e-4
+        reach = 2 * (2 - alpha) / (1 + 2 * lookahead * (1 - alpha))
+        assert float(radius(region, sigma, alpha, 0.98 * reach, lookahead).max()) <= 1 + 1e-9
+        if gap < 0.01:
+            assert float(radius(region, sigma, alpha, 1.03 * reach, lookahead).max()) > 1 + 1e-4
 
 
 @pytest.mark.parametrize("graph", ["ring(6)", "star(6)"])
