@@ -31,7 +31,8 @@ DRAWS = 10
 """Of all weights of all networks, side by side."""
 STEADY = {"anneal_after": 0}
 NESTEROV = STEADY | {"lookahead": 1.0, "reach": 1.2}
-HEAVY = STEADY | {"lookahead": 0.0}
+HEAVY = STEADY | {"lookahead": 0.0, "reach": 1.2}
+"""Weights that jump in every iteration stand less of it without a lookahead: of 1.8 one draw in ten on a star did not settle."""
 STEEP = STEADY | {"deepest": 1.0, "steepest": MOST_STEEP}
 KINDS = pytest.mark.parametrize("kind", [STEADY, NESTEROV, HEAVY], ids=["half ahead", "Nesterov", "heavy ball"])
 """Of momentum, without annealing: with little momentum, annealed dual steps take four times as long."""
