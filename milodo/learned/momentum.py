@@ -94,7 +94,7 @@ class MovingNetworks(Source):
         seen = columns(here, memory, problem).to(self.optimizer.dtype)
         o, h_m, c_m = self.phi_m(seen, memory.hidden.h_m, memory.hidden.c_m)
         s_p, s_beta = o.sigmoid().to(here.x.dtype).unbind(-2)
-        p = self.region.step(s_p, memory.D * memory.units.L, self.course.step(memory.k)) / memory.units.L
+        p = self.region.step_size(s_p, memory.D * memory.units.L, self.course.share(memory.k)) / memory.units.L
         return p, memory._replace(p=p, s_beta=s_beta, hidden=memory.hidden._replace(h_m=h_m, c_m=c_m))
 
     def edges(self, memory: Moving, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, Ratio, Moving]:

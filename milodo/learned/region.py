@@ -131,7 +131,7 @@ class Region:
         most = self.reach / (1 - self.most)
         return most / self.spread, most
 
-    def step(self, s: Tensor, D: Tensor, share: float = 1.0) -> Tensor:
+    def step_size(self, s: Tensor, D: Tensor, share: float = 1.0) -> Tensor:
         """p_i, at most D_i times the largest σ; a share of the reach may be all that is allowed."""
         return torch.minimum(share * _between(s, LEAST_STEP * self.reach, self.reach), self.largest * D)
 

@@ -41,14 +41,16 @@ class Schedule(Settings):
     def _fits(self) -> Self:
         if any(later <= earlier for earlier, later in pairwise(self.at)):
             raise ValueError(f"schedule: at = {list(self.at)} must increase.")
-        if not len(self.at) == len(self.step) == len(self.dual):
+        if len({len(values) for values in (self.at, self.step, self.dual)}) > 1:
             raise ValueError("schedule: give as many numbers for step and for dual as for at.")
         return self
 
     def factors(self, k: int) -> tuple[float, float]:
         """Of p_i and of D_i at iteration k."""
-        step, dual = (float(np.exp(np.interp(k, self.at, np.log(values)))) for values in (self.step, self.dual))
-        return step, dual
+        return self._at(k, "step"), self._at(k, "dual")
+
+    def _at(self, k: int, name: str) -> float:
+        return float(np.exp(np.interp(k, self.at, np.log(getattr(self, name)))))
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class Course:
     anneal_after: int
     schedule: Schedule | None = None
 
-    def step(self, k: int) -> float:
-        """What of the largest p_i is allowed."""
+    def share(self, k: int) -> float:
+        """Of the largest p_i, what is allowed."""
         return 1.0 if self.schedule is None else self.schedule.factors(k)[0]
 
     def dual(self, k: int) -> float:

@@ -379,7 +379,7 @@ def test_scaled_inputs_need_no_curvature():
 def test_the_ranges_are_what_the_region_says():
     region, ends = Region(0.98, 1.5), torch.tensor([0.0, 1.0], dtype=torch.float64)
     for values, low, high in (
-        (region.step(ends, ends + 1.5), LEAST_STEP * 1.5, 1.5),
+        (region.step_size(ends, ends + 1.5), LEAST_STEP * 1.5, 1.5),
         (region.ratio(ends), 1.5 / 0.02 / SPREAD, 1.5 / 0.02),
         (region.mixing(ends), 1 / SPREAD, 1.0),
         (
