@@ -78,7 +78,7 @@ class Rule(Algorithm):
     x_i⁺ = z_i - Σ_j p_ij,2 ⊙ (z_i - z_j)                             (eq. LEPDO-3)
 
     with the gradient at u_i = x_i + h β ⊙ (x_i - x_i₋). Where f is quadratic and all f_i are the same, this is stable for
-    p L < 2(1 + β)/(1 + 2hβ): 2 for h = 1/2 with any β; with β near 1, 4/3 for Nesterov's (h = 1) and 4 for the heavy ball (h = 0).
+    p L < 2(1 + β)/(1 + 2hβ): 2 for h = 1/2 with any β; with β near 1 4/3 for Nesterov's (h = 1), 4 for the heavy ball (h = 0).
 
     The extrapolation vanishes at a fixed point, so Theorem 1 speaks of it, too: any weights with 0 < p_i and p_ij,1 = p_ji,1 have
     the optimum as their only fixed point.
