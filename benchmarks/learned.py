@@ -133,7 +133,7 @@ def iterations_to(algorithm: Algorithm, problem: Problem, best: torch.Tensor, ga
     return needed
 
 
-def shapes(name: str = "milodo-meta-ring10", gap: float = 1e-2) -> None:
+def shapes(name: str, gap: float = 1e-2) -> None:
     optimizer, _ = load_optimizer(name)
     for N, most in SHAPES.items():
         family = Lasso(10, 500, N, 0.1)
@@ -217,7 +217,7 @@ PARTS: dict[str, Part] = {
     "long": lambda asked: long(chosen_names(asked), chosen_dtypes(asked)),
     "far": lambda asked: far(),
     "transfer": lambda asked: transfer(chosen_names(asked), asked.names),
-    "shapes": lambda asked: shapes(),
+    "shapes": lambda asked: shapes((asked.names or ["milodo-meta-ring10"])[0]),
     "plus": plus,
 }
 
