@@ -43,7 +43,7 @@ from milodo.fit.pooled import pooled_problem, scaling, total_of
 from milodo.fit.walk import Iterated, Moments, Newton, Walk
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, BSDSLasso, LogisticRegression, dictionary, instance_seeds, optimum
-from milodo.problems.regularizers import Sparing
+from milodo.problems.regularizers import UnpenalizedIntercept
 from milodo.status import Status
 from milodo.words import amount
 
@@ -95,7 +95,7 @@ def pooled(X: np.ndarray, y: np.ndarray, loss: str, l1: float, *, standardised: 
         model = SklearnLogistic(l1_ratio=1, C=1 / (l1 * len(X)), solver="saga", tol=1e-12, max_iter=10**6)
         return model.fit(X, y).coef_[0]
     A = torch.from_numpy(np.column_stack([X, np.ones(len(X))]))[None]
-    best = optimum(LogisticRegression(A, torch.from_numpy(y)[None], Sparing(L1(l1))))
+    best = optimum(LogisticRegression(A, torch.from_numpy(y)[None], UnpenalizedIntercept(L1(l1))))
     assert bool(best.certified), best.why
     return best.x[:-1].numpy()
 
@@ -195,7 +195,7 @@ def bytes_of_path(held: Held, path: PenaltyPath, tolerances: Sequence[float]) ->
     else:
         walk = Iterated(one, plan.algorithm, x, net, observer, steps=task.iterations, every=max(1, plan.every // 3))
     for l1, tolerance in zip(path.penalties, tolerances, strict=True):
-        walk.to(Sparing(scaled_penalty(l1, scaled.scale[0])), tolerance)
+        walk.to(UnpenalizedIntercept(scaled_penalty(l1, scaled.scale[0])), tolerance)
     return net.traffic.bytes + net.checks.bytes
 
 

@@ -118,7 +118,7 @@ class Checks:
         objective, spread = numbers.unbind(-1)
         if units is None:
             return Look(point, objective, spread)
-        if not problem.reg.spares or problem.column is not None:
+        if not problem.reg.unpenalized or problem.column is not None:
             tolerance = None
         return Look(point, objective, spread, self.off(point, gradient, spread, tolerance), gradient)
 
@@ -137,7 +137,7 @@ class Checks:
         where the step is within the tolerance and it takes short sums only. No proof, and no vector is summed."""
         off, problem = self.step(x, gradient), self.problem
         assert self.units is not None
-        short = problem.certifies and (not problem.reg.spares or problem.column is not None)
+        short = problem.certifies and (not problem.reg.unpenalized or problem.column is not None)
         if short and float(off.max()) <= tolerance:
             guessed = copy(problem)
             guessed.column = None if problem.column is None else 0.0  # as if the intercept were the best already

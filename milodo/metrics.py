@@ -30,7 +30,7 @@ def judged_point(x: NodeTensor, problem: Problem, observer: Observer) -> Point:
     if not problem.reg.walled:
         return mean_point(x, observer)
     x_mean, size = observer.mean(torch.cat((x, x.abs()), dim=-1), dim=-2).tensor_split(2, dim=-1)
-    inside = problem.reg.inside(x_mean)
+    inside = problem.reg.project(x_mean)
     return torch.where((inside - x_mean).abs() <= TOUCH * torch.maximum(size, inside.abs()), inside, x_mean)
 
 
@@ -71,7 +71,7 @@ class Units:
 
 def losses(problem: Problem, x: NodeTensor) -> NodeScalar:
     """f_i(x_i) + r(x_i) of every node, r at the nearest point where it is finite."""
-    return problem.value(x) + problem.reg.value(problem.reg.inside(x))
+    return problem.value(x) + problem.reg.value(problem.reg.project(x))
 
 
 @dataclass(frozen=True)

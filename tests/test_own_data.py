@@ -18,7 +18,7 @@ from milodo.fit import Site, Task, fit_here
 from milodo.fit.newton import Newton
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, LeastSquares, LogisticRegression, Zero, optimum
-from milodo.problems.regularizers import Sparing
+from milodo.problems.regularizers import UnpenalizedIntercept
 from milodo.solvers.prox_newton import model_minimum, sparse_quadratic
 from milodo.status import Status
 
@@ -42,7 +42,7 @@ def uneven(X: np.ndarray, y: np.ndarray, n: int) -> list[Site]:
 def certified(X: np.ndarray, y: np.ndarray, loss: str, l1: float) -> np.ndarray:
     A = torch.from_numpy(np.column_stack([X, np.ones(len(X))]))[None]
     model = LeastSquares if loss == "squared" else LogisticRegression
-    best = optimum(model(A, torch.from_numpy(y)[None], Sparing(L1(l1)) if l1 else Sparing(Zero())))
+    best = optimum(model(A, torch.from_numpy(y)[None], UnpenalizedIntercept(L1(l1)) if l1 else UnpenalizedIntercept(Zero())))
     assert bool(best.certified)
     return best.x[:-1].numpy()
 
@@ -159,7 +159,7 @@ def test_an_intercept_is_eliminated_exactly():
     B = torch.randn(9, 4, dtype=torch.float64, generator=rng)
     H, g = B.mT @ B / 9, torch.randn(4, dtype=torch.float64, generator=rng)
     x = torch.randn(4, dtype=torch.float64, generator=rng)
-    found = model_minimum(H, g, x, Sparing(L1(0.1)))
+    found = model_minimum(H, g, x, UnpenalizedIntercept(L1(0.1)))
     slope = g + H @ (found - x)
     assert float(slope[-1].abs()) < 1e-12 and bool((L1(0.1).distance(found[:-1], -slope[:-1]) < 1e-9).all())
 

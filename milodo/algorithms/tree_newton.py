@@ -101,7 +101,7 @@ class TreeNewton(Algorithm):
         if first:
             fine, delta = torch.ones_like(D, dtype=torch.bool), state.delta
         else:
-            lacking, square = number - dot(s, bend(H if problem.quadratic else state.H, s)) / 2, dot(s, s)
+            lacking, square = number - dot(s, hessian_product(H if problem.quadratic else state.H, s)) / 2, dot(s, s)
             fine = (lacking <= state.delta * square / 2) | (state.delta >= L)
             more = torch.where(fine, 0.0, lacking) / square.clamp(min=torch.finfo(s.dtype).tiny)
             delta = torch.where(fine, state.delta / 4, torch.minimum(4 * torch.maximum(state.delta, more), L))
@@ -111,7 +111,7 @@ class TreeNewton(Algorithm):
         return State(x, at, g, torch.where(fine, own, state.own), torch.where(fine, f, state.f), H, delta, L, state.k + 1)
 
 
-def bend(H: Tensor, s: Tensor) -> Tensor:
+def hessian_product(H: Tensor, s: Tensor) -> Tensor:
     """H̄ s."""
     return at_once(lambda H, s: (unpack(H, s.shape[-1]) @ s.unsqueeze(-1)).squeeze(-1), H, s)
 

@@ -33,7 +33,7 @@ def tree_sums(net: Network, *numbers: float) -> Spent:
 def scaling_cost(problem: Sampled, net: Network, *, reliable: bool) -> Spent:
     """Of counts, means and sizes of the columns."""
     outputs = max(1, problem.b.shape[-1] if problem.outputs else 1)
-    features = (problem.d - problem.reg.spares) // outputs
+    features = (problem.d - problem.reg.unpenalized) // outputs
     numbers = (1 + features + outputs, features)
     if reliable:
         return tree_sums(net, *numbers)
@@ -69,6 +69,6 @@ def _certificate(problem: Sampled) -> tuple[int, ...]:
     """Numbers of its sums."""
     if not problem.certifies:
         return ()
-    if not problem.reg.spares:
+    if not problem.reg.unpenalized:
         return (1,)
-    return (2 if problem.quadratic else 3, 1) if problem.reg.spares == 1 else (2 * problem.reg.spares, problem.d, 1)
+    return (2 if problem.quadratic else 3, 1) if problem.reg.unpenalized == 1 else (2 * problem.reg.unpenalized, problem.d, 1)

@@ -196,7 +196,7 @@ def in_units(x: Point, problem: Sampled, scaled: Scaling, intercept: bool, colum
     """
     mean, scale, target = scaled.mean[0], scaled.scale[0], scaled.target[0]
     w = x[: len(scale) * len(target)].unflatten(0, (len(scale), len(target))).mT / scale
-    if len(target) > 1 and problem.reg.penalised.vanishes:
+    if len(target) > 1 and problem.reg.penalized.vanishes:
         w = w - (in_order(w.mT) / len(w)).mT
     # Sums in one order: all sites end with the same model, to the bit.
     beside = x[-len(target) :] + target * problem.translates if intercept else torch.zeros_like(target)
@@ -219,9 +219,9 @@ def _plain(values: Tensor) -> Any:
 
 def start_of(problem: Sampled, scaled: Scaling) -> NodeTensor:
     """No feature, and the intercepts that are best then, which every node knows already."""
-    start, spares = problem.start(), problem.reg.spares
-    if spares and not problem.translates:  # where targets are centred, it is 0
-        start = torch.cat((start[..., :-spares], problem.constant(scaled.target)), dim=-1)
+    start, intercepts = problem.start(), problem.reg.unpenalized
+    if intercepts and not problem.translates:  # where targets are centred, it is 0
+        start = torch.cat((start[..., :-intercepts], problem.constant(scaled.target)), dim=-1)
     return start
 
 
@@ -233,7 +233,7 @@ def plan_for(task: Task, problem: Sampled, net: Network) -> Plan:
         return Plan(optimizer.label, why, _each(task, optimizer, problem, net), optimizer, {})
     if task.method is not None or task.parameters or task.messages:
         return _as_asked(task, problem, net)
-    d = problem.d - problem.reg.spares
+    d = problem.d - problem.reg.unpenalized
     if task.links == "lossy":
         chosen = choose(task.pay, _learned(task, problem, net), net, problem.d, link_of(task, net))
         why = (

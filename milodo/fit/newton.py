@@ -96,7 +96,7 @@ class Newton:
         value, own = problem.value_and_grad_from(problem.look(problem.everywhere(x)))
         numbers = (value + problem.reg.value(x)).unsqueeze(-1)
         g, value = self._mean(torch.cat((own, numbers), dim=-1)).tensor_split((-1,))
-        spared = problem.reg.spares
+        spared = problem.reg.unpenalized
         return Here(x, g, value[0], H[:, -spared:] if spared and problem.quadratic else None)
 
     def _moments(self, x: Point, g: Point | None) -> tuple[Tensor, Point]:

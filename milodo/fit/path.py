@@ -195,7 +195,7 @@ def fit_path(
     curve.weights = None if weights is None else folds.share.numpy()
 
     def losses_at(p: int, tolerance: float) -> NodeTensor:
-        walk.to(problem.reg.with_penalised(_bare(penalties[p], task, scaled)), tolerance)
+        walk.to(problem.reg.with_penalized(_bare(penalties[p], task, scaled)), tolerance)
         points[p : p + 1] = [walk.points]
         if along:
             along((p + 1) / (len(penalties) + 1), f"penalty {p + 1} of {len(penalties)}, {penalties[p]:.3g}")

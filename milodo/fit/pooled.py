@@ -20,7 +20,7 @@ from milodo.problems.lasso import LeastSquares
 from milodo.problems.logistic import LogisticRegression
 from milodo.problems.moments import Moments, moments_of
 from milodo.problems.ragged import Origin, ragged
-from milodo.problems.regularizers import L1, ElasticNet, Regularizer, Rescaled, Sparing, Zero
+from milodo.problems.regularizers import L1, ElasticNet, Regularizer, Rescaled, UnpenalizedIntercept, Zero
 from milodo.problems.rows import Rows, is_large, rows_at_once
 from milodo.problems.sampled import Sampled
 from milodo.problems.softmax import Softmax
@@ -240,7 +240,7 @@ def pooled_problem(
     b = [y - t if intercept and LOSSES[loss].translates else y.double() for y, t in zip(targets, scaled.target, strict=True)]
     each = [torch.ones(len(y), dtype=torch.float64) for y in targets] if weights is None else weights
     shares = [n * samples / total * s for total, s in zip(scaled.weight, each, strict=True)]
-    reg = Sparing(reg, scaled.target.shape[-1]) if intercept else reg
+    reg = UnpenalizedIntercept(reg, scaled.target.shape[-1]) if intercept else reg
     held, placed = rows.place(b), rows.place(shares)
     if rows.together is None:
         centred = intercept and LOSSES[loss].translates

@@ -70,8 +70,8 @@ def separated(
     `unit`, x was found to this tolerance, and the network has n nodes."""
     if problem.attained or problem.weights is None or not bool(torch.isfinite(x).all()):
         return None
-    features = x[: problem.d - problem.reg.spares]
-    penalty = float(in_order(problem.reg.penalised.each(features)))  # the same in every process, like x and the unit
+    features = x[: problem.d - problem.reg.unpenalized]
+    penalty = float(in_order(problem.reg.penalized.each(features)))  # the same in every process, like x and the unit
     if penalty > NEGLIGIBLE * unit:
         return None
     counted, certainty = problem.weights > 0, min(MOST_CERTAIN, max(LEAST, -math.log(tolerance) / 2))
@@ -87,7 +87,7 @@ def separated(
             problem, [counted & (margin < -nothing), *(apart & (c == 1) for c in classes)], n, observer
         ).tolist()
         if wrong == 0 and sum(rows) > 0:
-            features = way[: len(way) - problem.reg.spares]
+            features = way[: len(way) - problem.reg.unpenalized]
             column, output = divmod(int(features.abs().argmax()), len(classes) if problem.outputs else 1)
             return Separated(column, output, tuple(map(round, rows)), penalty > 0)
     return None

@@ -155,7 +155,7 @@ class LinearModel(Sampled):
     def certificate(
         self, x: Point, observer: Observer, gradient: Point | None = None, curvature: Tensor | None = None
     ) -> Tensor | None:
-        if self.reg.spares != 1 or self.column is None or gradient is None or curvature is not None or not self.certifies:
+        if self.reg.unpenalized != 1 or self.column is None or gradient is None or curvature is not None or not self.certifies:
             return super().certificate(x, observer, gradient, curvature)
         return self._gap_beside_an_intercept(x, gradient, self.column, observer)
 
@@ -166,7 +166,7 @@ class LinearModel(Sampled):
         |g - t q|_l <= |g|_l + |t| max ℓ'' column     in r*, which grows with |·| for the penalties of fits (L1, elastic net)
         ⟨g - t q, x⟩ = ⟨g, x⟩ - t (1/M) Σ ℓ''(u - x_0)     exactly, x_0 the intercept: one more number beside those that give t
         """
-        reg, rest, g = self.reg.penalised, x[..., :-1], gradient[..., :-1]
+        reg, rest, g = self.reg.penalized, x[..., :-1], gradient[..., :-1]
         u = self.predict(self.everywhere(x))
         v, bent = self.loss_slope(u), self.loss_curvature(u)
         own = [self.by_node(self.weigh(each)) for each in (v, bent, bent * (u - x[..., -1, None, None]))]
@@ -174,7 +174,7 @@ class LinearModel(Sampled):
         t = slope / size
         wide = (t.abs() * self.curvature * column).unsqueeze(-1)
         most = torch.where(g < 0, g - wide, g + wide)
-        s = reg.shrink(-most)
+        s = reg.dual_scaling(-most)
         assert s is not None
         scale = s.unsqueeze(-1)
         each = reg.each(rest) + reg.conjugate(-scale * most) + scale * g * rest

@@ -246,7 +246,7 @@ class Neural(Problem):
 
     def start(self) -> NodeTensor:
         first = torch.stack([self._first(seed) for seed in self.seeds]).reshape(*self.batch, 1, self.d)
-        return self.reg.inside(first).repeat_interleave(self.n, dim=-2)
+        return self.reg.project(first).repeat_interleave(self.n, dim=-2)
 
     def _first(self, seed: int) -> Point:
         module = copy.deepcopy(self.module) if self.fresh else self.module

@@ -18,15 +18,15 @@ class Regularizer(ABC):
 
     vanishes: bool = False
     """Whether r = 0."""
-    spares: int = 0
+    unpenalized: int = 0
     """How many of the last coordinates are intercepts, which are left free."""
 
     @property
-    def penalised(self) -> Regularizer:
+    def penalized(self) -> Regularizer:
         """r of the coordinates that are not intercepts."""
         return self
 
-    def with_penalised(self, reg: Regularizer) -> Regularizer:
+    def with_penalized(self, reg: Regularizer) -> Regularizer:
         """The same intercepts beside another r."""
         return reg
 
@@ -51,7 +51,7 @@ class Regularizer(ABC):
         """ρ*(v_l), coordinate by coordinate, for v in the domain of r*."""
 
     @abstractmethod
-    def shrink(self, v: Tensor) -> Tensor | None:
+    def dual_scaling(self, v: Tensor) -> Tensor | None:
         """The largest s in [0, 1] with s·v in the domain of r* (one s for the last axis); None where only v = 0 is."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Regularizer(ABC):
     def slope(self, x: Tensor) -> Tensor:
         """ρ'(x_l) where x_l is free."""
 
-    def inside(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Tensor:
         """The nearest point at which r is finite."""
         return x
 
@@ -73,9 +73,9 @@ class Regularizer(ABC):
     @property
     def walled(self) -> bool:
         """Whether r = ∞ somewhere, so that `inside` may move a point. It is known without looking at one."""
-        return type(self).inside is not Regularizer.inside
+        return type(self).project is not Regularizer.project
 
-    def bend(self, x: Tensor) -> Tensor:
+    def curvature(self, x: Tensor) -> Tensor:
         """ρ''(x_l) where x_l is free; every ρ here is piecewise quadratic, so it is the same wherever that is."""
         return torch.zeros_like(x)
 
@@ -113,7 +113,7 @@ class Zero(Regularizer):
     def conjugate(self, v: Tensor) -> Tensor:
         return torch.zeros_like(v)
 
-    def shrink(self, v: Tensor) -> Tensor | None:
+    def dual_scaling(self, v: Tensor) -> Tensor | None:
         return None
 
     def free(self, x: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class L1(Regularizer):
     def conjugate(self, v: Tensor) -> Tensor:
         return torch.zeros_like(v)
 
-    def shrink(self, v: Tensor) -> Tensor | None:
+    def dual_scaling(self, v: Tensor) -> Tensor | None:
         return (self.lam / v.abs().amax(-1)).clamp(max=1) if self.lam else None
 
     def free(self, x: Tensor) -> Tensor:
@@ -183,8 +183,8 @@ class ElasticNet(Regularizer):
     def conjugate(self, v: Tensor) -> Tensor:
         return (v.abs() - self.lam).clamp(min=0).square() / (2 * self.mu) if self.mu else torch.zeros_like(v)
 
-    def shrink(self, v: Tensor) -> Tensor | None:
-        return v.new_ones(v.shape[:-1]) if self.mu > 0 else L1(self.lam).shrink(v)
+    def dual_scaling(self, v: Tensor) -> Tensor | None:
+        return v.new_ones(v.shape[:-1]) if self.mu > 0 else L1(self.lam).dual_scaling(v)
 
     def free(self, x: Tensor) -> Tensor:
         return x != 0
@@ -192,7 +192,7 @@ class ElasticNet(Regularizer):
     def slope(self, x: Tensor) -> Tensor:
         return self.lam * x.sign() + self.mu * x
 
-    def bend(self, x: Tensor) -> Tensor:
+    def curvature(self, x: Tensor) -> Tensor:
         return torch.full_like(x, self.mu)
 
 
@@ -216,9 +216,9 @@ class Box(Regularizer):
         return torch.where((x >= self.low - slack) & (x <= self.high + slack), 0.0, math.inf).to(x.dtype)
 
     def prox(self, v: Tensor, step: Step) -> Tensor:
-        return self.inside(v)
+        return self.project(v)
 
-    def inside(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Tensor:
         return x.clamp(self.low, self.high)
 
     def distance(self, x: Tensor, v: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ class Box(Regularizer):
     def conjugate(self, v: Tensor) -> Tensor:
         return torch.maximum(self.low * v, self.high * v)
 
-    def shrink(self, v: Tensor) -> Tensor | None:
+    def dual_scaling(self, v: Tensor) -> Tensor | None:
         return v.new_ones(v.shape[:-1])
 
     def free(self, x: Tensor) -> Tensor:
@@ -251,7 +251,7 @@ class NonNegative(Regularizer):
     def each(self, x: Tensor) -> Tensor:
         return torch.where(x >= 0, self.lam * x, math.inf)
 
-    def inside(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Tensor:
         return x.clamp(min=0)
 
     def prox(self, v: Tensor, step: Step) -> Tensor:
@@ -264,7 +264,7 @@ class NonNegative(Regularizer):
     def conjugate(self, v: Tensor) -> Tensor:
         return torch.zeros_like(v)
 
-    def shrink(self, v: Tensor) -> Tensor | None:
+    def dual_scaling(self, v: Tensor) -> Tensor | None:
         return (self.lam / v.amax(-1).clamp(min=self.lam)).clamp(max=1) if self.lam else None
 
     def free(self, x: Tensor) -> Tensor:
@@ -275,27 +275,27 @@ class NonNegative(Regularizer):
 
 
 @dataclass(frozen=True)
-class Sparing(Regularizer):
+class UnpenalizedIntercept(Regularizer):
     """r of all coordinates but the last, which is free, or the last few: intercepts are not penalised."""
 
     reg: Regularizer
-    spares: int = 1
+    unpenalized: int = 1
 
     @property
-    def penalised(self) -> Regularizer:
+    def penalized(self) -> Regularizer:
         return self.reg
 
-    def with_penalised(self, reg: Regularizer) -> Regularizer:
+    def with_penalized(self, reg: Regularizer) -> Regularizer:
         return replace(self, reg=reg)
 
     def rescaled(self, scale: Tensor, factor: Tensor) -> Regularizer:
-        return Sparing(self.reg.rescaled(self._rest(scale), factor), self.spares)
+        return UnpenalizedIntercept(self.reg.rescaled(self._rest(scale), factor), self.unpenalized)
 
     def _rest(self, x: Tensor) -> Tensor:
-        return x[..., : -self.spares]
+        return x[..., : -self.unpenalized]
 
     def _free(self, x: Tensor) -> Tensor:
-        return x[..., -self.spares :]
+        return x[..., -self.unpenalized :]
 
     def _joined(self, rest: Tensor, free: Tensor) -> Tensor:
         return torch.cat((rest, free), dim=-1)
@@ -316,7 +316,7 @@ class Sparing(Regularizer):
     def conjugate(self, v: Tensor) -> Tensor:
         return self._joined(self.reg.conjugate(self._rest(v)), torch.zeros_like(self._free(v)))
 
-    def shrink(self, v: Tensor) -> Tensor | None:
+    def dual_scaling(self, v: Tensor) -> Tensor | None:
         return None
 
     def free(self, x: Tensor) -> Tensor:
@@ -329,11 +329,11 @@ class Sparing(Regularizer):
     def walled(self) -> bool:
         return self.reg.walled
 
-    def inside(self, x: Tensor) -> Tensor:
-        return self._joined(self.reg.inside(self._rest(x)), self._free(x))
+    def project(self, x: Tensor) -> Tensor:
+        return self._joined(self.reg.project(self._rest(x)), self._free(x))
 
-    def bend(self, x: Tensor) -> Tensor:
-        return self._joined(self.reg.bend(self._rest(x)), torch.zeros_like(self._free(x)))
+    def curvature(self, x: Tensor) -> Tensor:
+        return self._joined(self.reg.curvature(self._rest(x)), torch.zeros_like(self._free(x)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,8 +361,8 @@ class Rescaled(Regularizer):
     def conjugate(self, v: Tensor) -> Tensor:
         return self.factor * self.reg.conjugate(v * (self.scale / self.factor))
 
-    def shrink(self, v: Tensor) -> Tensor | None:
-        return self.reg.shrink(v * (self.scale / self.factor))
+    def dual_scaling(self, v: Tensor) -> Tensor | None:
+        return self.reg.dual_scaling(v * (self.scale / self.factor))
 
     def free(self, x: Tensor) -> Tensor:
         return self.reg.free(x / self.scale)
@@ -374,11 +374,11 @@ class Rescaled(Regularizer):
     def walled(self) -> bool:
         return self.reg.walled
 
-    def inside(self, x: Tensor) -> Tensor:
-        return self.scale * self.reg.inside(x / self.scale)
+    def project(self, x: Tensor) -> Tensor:
+        return self.scale * self.reg.project(x / self.scale)
 
-    def bend(self, x: Tensor) -> Tensor:
-        return self.reg.bend(x) * (self.factor / self.scale) / self.scale
+    def curvature(self, x: Tensor) -> Tensor:
+        return self.reg.curvature(x) * (self.factor / self.scale) / self.scale
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {

@@ -206,8 +206,8 @@ class Sampled(Problem):
     @torch.no_grad()
     def settled(self, x: Point, observer: Observer) -> Point:
         """By Newton steps in the intercepts alone, each by a sum of few numbers."""
-        spares = self.reg.spares
-        if not spares:
+        intercepts = self.reg.unpenalized
+        if not intercepts:
             return x
         x, unit, u = x.clone(), None, self.predict(self.everywhere(x))
         for _ in range(SETTLING):
@@ -215,14 +215,14 @@ class Sampled(Problem):
                 unit = self.rounds_like(u, observer) if self.homogeneous else torch.ones_like(x[..., 0])
             step = self.settling(u, observer)
             step = torch.where(step.isfinite(), step, 0.0)
-            before = x[..., -spares:].clone()
-            x[..., -spares:] -= step
-            length = torch.abs if spares == 1 else partial(torch.linalg.vector_norm, dim=-1, keepdim=True)
-            size = torch.maximum(length(before), length(x[..., -spares:])).maximum(unit.unsqueeze(-1))
+            before = x[..., -intercepts:].clone()
+            x[..., -intercepts:] -= step
+            length = torch.abs if intercepts == 1 else partial(torch.linalg.vector_norm, dim=-1, keepdim=True)
+            size = torch.maximum(length(before), length(x[..., -intercepts:])).maximum(unit.unsqueeze(-1))
             near = (length(step) <= ROUNDING * size).all()
-            if spares > 1:  # norms, and small systems that are solved, may round differently in different processes
-                told = observer.agreed(torch.cat((x[..., -spares:].flatten(), near.to(self.dtype).reshape(1))))
-                x[..., -spares:], near = told[:-1].view_as(before), told[-1] > 0.5
+            if intercepts > 1:  # norms, and small systems that are solved, may round differently in different processes
+                told = observer.agreed(torch.cat((x[..., -intercepts:].flatten(), near.to(self.dtype).reshape(1))))
+                x[..., -intercepts:], near = told[:-1].view_as(before), told[-1] > 0.5
             if bool(near):
                 break
             u = self.moved(u, x, step)
@@ -246,7 +246,7 @@ class Sampled(Problem):
 
     def feasible(self, u: Tensor, v: Tensor, observer: Observer) -> Tensor:
         """The dual v = ∇ℓ(u) as unpenalised intercepts allow it, Σ s v = 0; NaN where that leads out of dom ℓ*."""
-        return self.balanced(u, v, self.intercept_step(u, v, observer)) if self.reg.spares else v
+        return self.balanced(u, v, self.intercept_step(u, v, observer)) if self.reg.unpenalized else v
 
     @torch.no_grad()
     def certificate(
@@ -257,7 +257,7 @@ class Sampled(Problem):
             return None
         u = self.predict(self.everywhere(x))
         v = self.loss_slope(u)
-        if self.reg.spares:
+        if self.reg.unpenalized:
             step = self.intercept_step(u, v, observer)
             v = self.balanced(u, v, step)
             known = gradient is not None and curvature is not None  # pulling back is linear
@@ -268,7 +268,10 @@ class Sampled(Problem):
 
     @property
     def certifies(self) -> bool:
-        return self.reg.penalised.shrink(torch.ones(self.d - self.reg.spares, dtype=self.dtype, device=self.device)) is not None
+        return (
+            self.reg.penalized.dual_scaling(torch.ones(self.d - self.reg.unpenalized, dtype=self.dtype, device=self.device))
+            is not None
+        )
 
     def duality_gap(self, x: Point, u: Tensor, v: Tensor, gradient: Point, observer: Observer) -> Tensor | None:
         """[f(x) + f*(dual)] + [r(x) + r*(-g)] with dual = s v / M, written as two sums of non-negative terms:
@@ -277,9 +280,9 @@ class Sampled(Problem):
 
         s <= 1 is the largest that makes the dual feasible; inf where v is NaN, None where only v = 0 would be.
         """
-        reg, few = self.reg.penalised, self.d - self.reg.spares
+        reg, few = self.reg.penalized, self.d - self.reg.unpenalized
         x, gradient = x[..., :few], gradient[..., :few]
-        s = reg.shrink(-gradient)
+        s = reg.dual_scaling(-gradient)
         if s is None:
             return None
         dual = -s.unsqueeze(-1) * gradient

@@ -36,7 +36,7 @@ class Weighed(Regularizer):
         beyond = (v.abs() - self.lam).clamp(min=0)
         return torch.where(self.mu > NO_BEND, beyond.square() / (2 * self.mu.clamp(min=NO_BEND)), 0.0)
 
-    def shrink(self, v: Tensor) -> Tensor | None:
+    def dual_scaling(self, v: Tensor) -> Tensor | None:
         bounded = self.mu <= NO_BEND  # there v must not be larger than lam
         if bool((bounded & (self.lam <= NO_SLOPE)).any()):
             return None
@@ -49,5 +49,5 @@ class Weighed(Regularizer):
     def slope(self, x: Tensor) -> Tensor:
         return self.lam * x.sign() + self.mu * x
 
-    def bend(self, x: Tensor) -> Tensor:
+    def curvature(self, x: Tensor) -> Tensor:
         return self.mu.expand_as(x)

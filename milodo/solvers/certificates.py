@@ -201,7 +201,7 @@ class Certifier:
 
     def __init__(self, problem: Objective) -> None:
         self.problem, self.certificates = problem, problem.certificates()
-        self.start = problem.reg.inside(torch.zeros(*problem.batch, problem.d, dtype=problem.dtype, device=problem.device))
+        self.start = problem.reg.project(torch.zeros(*problem.batch, problem.d, dtype=problem.dtype, device=problem.device))
         self.unit = problem.objective(self.start, OBSERVER).abs()
         """|F| at the start: F(x) far below it is rounding."""
         self.gradients = problem.gradient_size(self.start)

@@ -18,12 +18,12 @@ class Penalty(Protocol):
     """r = Σ_l ρ(x_l)."""
 
     @property
-    def spares(self) -> int:
+    def unpenalized(self) -> int:
         """How many of the last coordinates are intercepts, which it leaves free."""
         ...
 
     @property
-    def penalised(self) -> Penalty:
+    def penalized(self) -> Penalty:
         """r of the other coordinates."""
         ...
 
@@ -35,7 +35,7 @@ class Penalty(Protocol):
         """Of v_l to the subdifferential ∂ρ(x_l)."""
         ...
 
-    def inside(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Tensor:
         """The nearest point at which r is finite."""
         ...
 
@@ -47,7 +47,7 @@ class Penalty(Protocol):
         """ρ'(x_l) where it exists."""
         ...
 
-    def bend(self, x: Tensor) -> Tensor:
+    def curvature(self, x: Tensor) -> Tensor:
         """ρ''(x_l) where it exists."""
         ...
 

@@ -35,16 +35,16 @@ more than r and the next test allow."""
 
 
 def model_minimum(H: Tensor, g: Tensor, x: Tensor, reg: Penalty) -> Tensor:
-    """argmin_z m(z) + r(z) for r = Σ w_l |z_l| + m_l/2 z_l²; intercepts, which r spares, are eliminated."""
-    if reg.spares:
-        d = len(x) - reg.spares
+    """argmin_z m(z) + r(z) for r = Σ w_l |z_l| + m_l/2 z_l²; intercepts, which r leaves free, are eliminated."""
+    if reg.unpenalized:
+        d = len(x) - reg.unpenalized
         h, g0 = H[:d, d:], g[d:]
-        solved = intercept_inverse(H[d:, d:]) @ torch.column_stack((h.mT, g0))  # [spares, d + 1]
-        z = model_minimum(H[:d, :d] - h @ solved[:, :d], g[:d] - h @ solved[:, d], x[:d], reg.penalised)
+        solved = intercept_inverse(H[d:, d:]) @ torch.column_stack((h.mT, g0))  # [intercepts, d + 1]
+        z = model_minimum(H[:d, :d] - h @ solved[:, :d], g[:d] - h @ solved[:, d], x[:d], reg.penalized)
         return torch.cat((z, x[d:] - solved[:, d] - solved[:, :d] @ (z - x[:d])))
-    bend = reg.bend(x)
-    w = (reg.slope(torch.full_like(x, BESIDE)) - BESIDE * bend).clamp(min=0)
-    return sparse_quadratic(H + torch.diag(bend), H @ x - g, w, x)
+    curvature = reg.curvature(x)
+    w = (reg.slope(torch.full_like(x, BESIDE)) - BESIDE * curvature).clamp(min=0)
+    return sparse_quadratic(H + torch.diag(curvature), H @ x - g, w, x)
 
 
 def sparse_quadratic(H: Tensor, c: Tensor, w: Tensor, z: Tensor) -> Tensor:
@@ -124,15 +124,15 @@ def semismooth_step(problem: Objective, x: Point, L: Tensor) -> Point:
     """
     gradient, _ = problem.exact_gradient(x)
     target = problem.reg.prox(x - gradient / L, 1 / L)
-    free, bend = problem.reg.free(target), problem.reg.bend(x)
-    remainder = gradient + problem.reg.slope(target) + bend * (x - target)
+    free, curvature = problem.reg.free(target), problem.reg.curvature(x)
+    remainder = gradient + problem.reg.slope(target) + curvature * (x - target)
     step = target - x
     for index in np.ndindex(problem.batch):
         where = free[index]
         if not 0 < int(where.sum()) <= NEWTON_LIMIT:
             continue
         H, H_fixed = problem.hessian_blocks(x, index, where, step[index] * ~where)
-        H.diagonal().add_(bend[index][where])
+        H.diagonal().add_(curvature[index][where])
         right = -(remainder[index][where] + H_fixed)
         step[index][where] = shortest_solution(H, right)  # singular where the data do not determine x
     return x + step

@@ -9,7 +9,7 @@ from milodo.fit.pooled import scaling, total_of
 from milodo.metrics import judged_point
 from milodo.network import Outage, StackedNetwork, StackedObserver
 from milodo.problems import LeastSquares
-from milodo.problems.regularizers import L1, Box, NonNegative, Rescaled, Sparing, Zero
+from milodo.problems.regularizers import L1, Box, NonNegative, Rescaled, UnpenalizedIntercept, Zero
 
 
 def numbers(*shape, seed=0):
@@ -52,7 +52,7 @@ class Counting(StackedObserver):
 @pytest.mark.parametrize(
     "reg",
     [
-        Zero(), L1(0.1), Box(-1.0, 1.0), NonNegative(0.1), Sparing(L1(0.1), 1),
+        Zero(), L1(0.1), Box(-1.0, 1.0), NonNegative(0.1), UnpenalizedIntercept(L1(0.1), 1),
         Rescaled(L1(0.1), numbers(6, seed=3).exp(), torch.ones(()).double()),
         Rescaled(Box(-1.0, 1.0), numbers(6, seed=3).exp(), torch.ones(()).double()),
     ],

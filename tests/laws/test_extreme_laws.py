@@ -185,12 +185,12 @@ def test_weights_of_each_coordinate_are_an_elastic_net():
     x[0] = 0
     for lam, mu in ((0.3, 0.0), (0.0, 0.7), (0.2, 0.4)):
         ours, truth = Weighed(torch.full((5,), lam).double(), torch.full((5,), mu).double()), ElasticNet(lam, mu)
-        s = truth.shrink(v)
+        s = truth.dual_scaling(v)
         assert s is not None
         for name, arguments in {
             "each": (x,), "value": (x,), "prox": (v, 0.7), "distance": (x, v), "conjugate": (s.unsqueeze(-1) * v,),
-            "shrink": (v,), "slope": (x,), "bend": (x,),
+            "dual_scaling": (v,), "slope": (x,), "curvature": (x,),
         }.items():  # fmt: skip
             torch.testing.assert_close(getattr(ours, name)(*arguments), getattr(truth, name)(*arguments))
     nothing = torch.tensor([0.1, 1e-300, 0.1, 0.1, 0.1]).double()
-    assert Weighed(nothing, torch.zeros(5).double()).shrink(v) is None
+    assert Weighed(nothing, torch.zeros(5).double()).dual_scaling(v) is None

@@ -29,7 +29,7 @@ from milodo.metrics import Units, off_by
 from milodo.network import Observer, StackedNetwork, StackedObserver
 from milodo.network.frames import HEADER
 from milodo.problems import LeastSquares, LogisticRegression, optimum
-from milodo.problems.regularizers import L1, ElasticNet, Rescaled, Sparing
+from milodo.problems.regularizers import L1, ElasticNet, Rescaled, UnpenalizedIntercept
 from milodo.status import Status
 from milodo.words import amount
 
@@ -184,7 +184,10 @@ def problems(n=4, d=6, N=12):
     b = A @ torch.from_numpy(rng.standard_normal(d)) + torch.from_numpy(rng.standard_normal((n, N)))
     scale = torch.from_numpy(np.exp(rng.standard_normal(d - 1)))
     for reg in (L1(0.1), ElasticNet(0.05, 0.1), Rescaled(L1(0.1), scale, torch.ones(()).double())):
-        for problem in (LeastSquares(A, b, Sparing(reg, 1)), LogisticRegression(A, (b > 0).double(), Sparing(reg, 1))):
+        for problem in (
+            LeastSquares(A, b, UnpenalizedIntercept(reg, 1)),
+            LogisticRegression(A, (b > 0).double(), UnpenalizedIntercept(reg, 1)),
+        ):
             problem.column = 1 + 1e-9
             yield problem
 
@@ -224,7 +227,7 @@ def test_certificates_beside_an_intercept_prove_what_they_say_wherever_it_is():
 def test_certificates_beside_an_intercept_are_those_of_the_pulled_back_dual_where_no_bound_enters():
     """Under a penalty that every dual is feasible for, r* is 0: nothing is left of the bound."""
     for problem in problems():
-        problem = problem.under(Sparing(L1(100.0), 1))
+        problem = problem.under(UnpenalizedIntercept(L1(100.0), 1))
         for seed in range(5):
             x = 0.1 * torch.randn(problem.d, generator=torch.Generator().manual_seed(seed)).double()
             gradient = OBSERVER.mean(problem.grad(problem.everywhere(x)), dim=-2)

@@ -15,7 +15,7 @@ from milodo.fit.pooled import LOSSES, penalty, total_of
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import optimum, rows
 from milodo.problems.ragged import Ragged
-from milodo.problems.regularizers import L1, ElasticNet, Sparing
+from milodo.problems.regularizers import L1, ElasticNet, UnpenalizedIntercept
 from milodo.problems.rows import grouped
 from milodo.problems.sampled import Sampled
 
@@ -57,7 +57,7 @@ def in_one_tensor(loss, features, targets, weights, scaled, reg, intercept) -> S
         A[i, : len(X), d:] = 1
         b[i, : len(X)] = y - scaled.target[i] if intercept and loss == "squared" else y
         s[i, : len(X)] = n * N * w / scaled.weight[i]
-    return LOSSES[loss](A, b, Sparing(reg, scaled.target.shape[-1]) if intercept else reg, s)
+    return LOSSES[loss](A, b, UnpenalizedIntercept(reg, scaled.target.shape[-1]) if intercept else reg, s)
 
 
 @pytest.fixture(params=[(loss, intercept) for loss in LOSSES for intercept in (True, False)], ids=str)

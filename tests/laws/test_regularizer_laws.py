@@ -30,7 +30,7 @@ def rho(reg: Regularizer, x: torch.Tensor) -> torch.Tensor:
 
 def in_domain(reg: Regularizer, v: torch.Tensor) -> torch.Tensor:
     """A point of dom r* on the way from 0 to v."""
-    s = reg.shrink(v)
+    s = reg.dual_scaling(v)
     return torch.zeros_like(v) if s is None else s.unsqueeze(-1) * v
 
 
@@ -131,7 +131,7 @@ def test_the_conjugate_is_the_largest_value_on_a_grid(reg, v):
 
 @given(v=VECTORS)
 def test_shrinking_ends_in_the_domain_of_the_conjugate_and_no_earlier(reg, v):
-    s = reg.shrink(v)
+    s = reg.dual_scaling(v)
     if s is None:
         assert grows(reg, torch.full_like(v, 1e-3)).all()  # however small, some direction is outside
         return
@@ -141,7 +141,7 @@ def test_shrinking_ends_in_the_domain_of_the_conjugate_and_no_earlier(reg, v):
 
 
 def test_shrinking_nothing_is_allowed(reg):
-    s = reg.shrink(torch.zeros(2, 5, dtype=torch.float64))
+    s = reg.dual_scaling(torch.zeros(2, 5, dtype=torch.float64))
     assert s is None or torch.equal(s, torch.ones(2, dtype=torch.float64))
 
 
@@ -152,7 +152,7 @@ def test_slope_and_curvature_are_finite_differences(reg, x):
     left, here, right = (rho(reg, x + step) for step in (-h, 0, h))
     # ρ is quadratic on each piece, so differences are exact up to rounding: 1e-15 / h and 1e-14 / h².
     torch.testing.assert_close((right - left) / (2 * h), reg.slope(x), rtol=0, atol=1e-10)
-    torch.testing.assert_close((right - 2 * here + left) / h**2, reg.bend(x), rtol=0, atol=1e-6)
+    torch.testing.assert_close((right - 2 * here + left) / h**2, reg.curvature(x), rtol=0, atol=1e-6)
 
 
 @given(x=VECTORS)
@@ -210,7 +210,7 @@ def test_a_box_without_inside_is_refused(low, high):
 
 @given(x=VECTORS)
 def test_inside_is_the_nearest_point_where_r_is_finite(reg, x):
-    inside = reg.inside(x)
+    inside = reg.project(x)
     assert bool(torch.isfinite(rho(reg, inside)).all())
     finite = torch.isfinite(rho(reg, x))
     torch.testing.assert_close(inside[finite], x[finite], rtol=0, atol=1e-15)  # Box.value forgives a rounding error

@@ -15,7 +15,7 @@ from milodo.errors import InvalidInput
 from milodo.loop import iterate
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, CustomProblem, ElasticNet, LogisticRegression, Regularizer, Softmax, Zero, optimum
-from milodo.problems.regularizers import Rescaled, Sparing
+from milodo.problems.regularizers import Rescaled, UnpenalizedIntercept
 from milodo.sklearn import DecentralizedLogisticRegression
 
 OBSERVER = StackedObserver()
@@ -45,7 +45,7 @@ def wine(reg: Regularizer, *, intercept: bool = True) -> Softmax:
     rows, classes = torch.zeros(2, N, A.shape[1], dtype=torch.float64), torch.zeros(2, N, 3, dtype=torch.float64)
     for i, part in enumerate(parts):
         rows[i, : len(part)], classes[i, : len(part)], weights[i, : len(part)] = A[part], b[part], 2 * N / len(A)
-    return Softmax(rows, classes, Sparing(reg, 3) if intercept else reg, weights)
+    return Softmax(rows, classes, UnpenalizedIntercept(reg, 3) if intercept else reg, weights)
 
 
 def test_every_method_walks_as_on_the_definition(name, build, make):
@@ -117,14 +117,14 @@ def test_classes_that_do_not_fit_are_refused(b):
     "inner", [L1(0.3), ElasticNet(0.3, 0.5), Rescaled(ElasticNet(0.3, 0.5), torch.arange(1.0, 5), torch.ones(()))]
 )
 def test_spared_coordinates_are_those_of_no_penalty_and_the_others_those_of_the_penalty(inner, spares):
-    reg = Sparing(inner, spares)
+    reg = UnpenalizedIntercept(inner, spares)
     v = torch.randn(2, 4 + spares, generator=torch.Generator().manual_seed(0))
     rest, free = v[..., :4], v[..., 4:]
     for ours, penalised, spared in (
         (reg.prox(v, 0.7), inner.prox(rest, 0.7), free),
         (reg.each(v), inner.each(rest), torch.zeros_like(free)),
         (reg.slope(v), inner.slope(rest), torch.zeros_like(free)),
-        (reg.bend(v), inner.bend(rest), torch.zeros_like(free)),
+        (reg.curvature(v), inner.curvature(rest), torch.zeros_like(free)),
         (reg.distance(v, v), inner.distance(rest, rest), free.abs()),
     ):
         assert torch.equal(ours, torch.cat((penalised, spared), dim=-1))

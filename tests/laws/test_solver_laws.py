@@ -47,7 +47,7 @@ def test_accelerated_steps_end_where_no_subgradient_is_left(reg, apart):
     def gradient(x: torch.Tensor) -> torch.Tensor:
         return (H @ x.unsqueeze(-1)).squeeze(-1) + g
 
-    start = reg.inside(torch.ones_like(g))
+    start = reg.project(torch.ones_like(g))
     for x in (
         fista(start, gradient, reg.prox, 1 / L, 3000, apart=apart),
         accelerated(start, gradient, reg.prox, 1 / L, L / mu, 3000),

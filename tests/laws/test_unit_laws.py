@@ -38,7 +38,7 @@ from milodo.problems import (
     Zero,
     optimum,
 )
-from milodo.problems.regularizers import Rescaled, Sparing
+from milodo.problems.regularizers import Rescaled, UnpenalizedIntercept
 from milodo.solvers.certificates import BOUNDS, Certifier
 from milodo.status import Status
 
@@ -228,10 +228,10 @@ def test_separable_classes_without_a_penalty_have_no_minimum_and_no_certificate(
     A = torch.randn(1, 30, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).abs()
     b = (A.sum(-1) > A.sum(-1).median()).double()
     A = torch.cat((A - (0 if intercept else float(A.sum(-1).median()) / 4), torch.ones_like(A[..., :1])), dim=-1)
-    problem = LogisticRegression(A if intercept else A[..., :-1], b, Sparing(reg) if intercept else reg)
+    problem = LogisticRegression(A if intercept else A[..., :-1], b, UnpenalizedIntercept(reg) if intercept else reg)
     found = optimum(problem)
     assert not bool(found.certified) and "add a penalty" in found.why and not bool(torch.isfinite(found.certificate))
-    assert bool(optimum(LogisticRegression(problem.A, b, Sparing(L1(0.01)) if intercept else L1(0.01))).certified)
+    assert bool(optimum(LogisticRegression(problem.A, b, UnpenalizedIntercept(L1(0.01)) if intercept else L1(0.01))).certified)
 
 
 def test_wide_walls_do_not_hide_an_optimum_between_them(lasso):
@@ -269,7 +269,7 @@ def test_what_curvature_proves_holds_for_the_value_and_for_x(lasso, reg, loss):
     assert bool(best.certified.all()) and best.kind == "strong convexity"
     for size in (1e-12, 1e-9, 1e-7, 1e-5, 1e-3, 1e-1):
         for _ in range(10):
-            x = problem.reg.inside(best.x + size * torch.randn(best.x.shape, dtype=torch.float64, generator=generator))
+            x = problem.reg.project(best.x + size * torch.randn(best.x.shape, dtype=torch.float64, generator=generator))
             proof, value = Certifier(problem)(x, enough=-1.0), problem.objective(x, OBSERVER)
             proven = torch.tensor([kind in BOUNDS for kind in proof.kinds])
             assert ((value - best.value <= (proof.bound + 1e-15) * value.abs()) | ~proven).all()
@@ -347,7 +347,7 @@ def test_a_penalty_in_other_units_is_the_same_penalty(reg, v, scale, factor, ste
     assert (other.distance(x, u) <= 1e-11).all()  # what prox removes is a subgradient
     grid = torch.linspace(-40, 40, 4001, dtype=torch.float64).unsqueeze(-1)
     assert (other.each(grid.expand(-1, 4)) >= other.each(x) + u * (grid - x) - 1e-8).all()
-    if other.shrink(u) is not None and float(other.shrink(u)) == 1:
+    if other.dual_scaling(u) is not None and float(other.dual_scaling(u)) == 1:
         assert other.conjugate(u) + other.each(x) == pytest.approx((u * x).numpy(), abs=1e-9)  # Fenchel's equality
-    inner = other.inside(v)
-    assert torch.allclose(inner / scale, reg.inside(v / scale), rtol=1e-12, atol=1e-15)
+    inner = other.project(v)
+    assert torch.allclose(inner / scale, reg.project(v / scale), rtol=1e-12, atol=1e-15)

@@ -64,7 +64,7 @@ BUGS = [
     Bug("network/base.py", 'e, "amax")', 'e, "amin")', CHANNELS),
     Bug("network/observer.py", "return self.total(x.sum(dim)) / self.n", "return self.total(x.sum(dim)) / (self.n + 1)", f"{UNITS} -k real"),
     # what processes decide by, and whether a message is the one expected
-    Bug("metrics.py", "if not problem.reg.walled:", "if torch.equal(problem.reg.inside(here := mean_point(x, observer)), here):", f"{ROUNDING} -k certificates"),
+    Bug("metrics.py", "if not problem.reg.walled:", "if torch.equal(problem.reg.project(here := mean_point(x, observer)), here):", f"{ROUNDING} -k certificates"),
     Bug("fit/pooled.py", "lambda x: maximum(net, net.topology.n * average(net, x))", "lambda x: net.topology.n * average(net, x)", f"{ROUNDING} -k scale"),
     Bug("algorithms/tree_apg.py", "return in_order(a * b)", "return (a * b).sum(-1, keepdim=True)", f"{ROUNDING} -k inner"),
     Bug("network/averaging.py", "return round(self._contraction, DIGITS)", "return self._contraction", f"{ROUNDING} -k graph"),
@@ -191,7 +191,7 @@ BUGS = [
     Bug("fit/pooled.py", "torch.where(scaled.constant, torch.inf, scaled.scale)", "scaled.scale", EXTREME),
     Bug("fit/pooled.py", "power(l1 / size, torch.tensor(-self.response))", "l1 / size", EXTREME),
     Bug("fit/pooled.py", "tiny = self.size < BESIDE * math.sqrt(l2)", "tiny = self.size < 0", EXTREME),
-    Bug("solvers/prox_newton.py", " - BESIDE * bend).clamp(min=0)", ").clamp(min=0)", EXTREME),
+    Bug("solvers/prox_newton.py", " - BESIDE * curvature).clamp(min=0)", ").clamp(min=0)", EXTREME),
     Bug("problems/weighed.py", "/ (1 + step * self.mu)", "/ (1 + self.mu)", EXTREME),
     Bug("solvers/prox_newton.py", "rtol=FLAT, ", "", "laws/test_softmax_laws.py"),
     Bug("problems/blocks.py", "torch.set_num_threads(threads)", "pass", PASSES),
