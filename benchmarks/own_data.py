@@ -35,12 +35,13 @@ from sklearn.linear_model import LogisticRegression as SklearnLogistic
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from milodo.fit import Choice, Fit, PenaltyPath, Site, Task, fit_here, fit_model, fit_path
+from milodo.fit import Choice, Fit, PenaltyPath, Request, Samples, Site, Task, fit_here, fit_model, fit_path
 from milodo.fit.folds import deal_folds
-from milodo.fit.model import plan_for, start_of
+from milodo.fit.path_solvers import MethodPath, MomentsPath, NewtonPath, PathSolver
+from milodo.fit.planning import plan_for
+from milodo.fit.scaled import start_of
 from milodo.fit.pooled import penalty as scaled_penalty
 from milodo.fit.pooled import pooled_problem, scaling, total_of
-from milodo.fit.walk import Iterated, Moments, Newton, Walk
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, BSDSLasso, LogisticRegression, dictionary, instance_seeds, optimum
 from milodo.problems.regularizers import UnpenalizedIntercept
@@ -170,6 +171,10 @@ class Held:
     def net(self) -> StackedNetwork:
         return StackedNetwork(f"ring({len(self.features)})")
 
+    def request(self, task: Task, net: StackedNetwork) -> Request:
+        samples = Samples(features=self.features, targets=self.targets, columns=self.columns)
+        return Request(samples, task, net, StackedObserver(net))
+
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(f"x{k}" for k in range(self.features[0].shape[1]))
@@ -185,17 +190,17 @@ def bytes_of_path(held: Held, path: PenaltyPath, tolerances: Sequence[float]) ->
     problem = pooled_problem(task.loss, held.features, held.targets, scaled, first, n=EVEN_SITES, intercept=True)
     x, plan = start_of(problem, scaled)[0], plan_for(task, problem, net)
     total(problem.grad(problem.everywhere(x)))  # whose largest entry is the largest penalty
-    walk: Walk
+    solver: PathSolver
     one = problem.reweighed(problem.weigh(torch.ones_like(problem.b)).unsqueeze(0))
     one.column = problem.column
-    if plan.algorithm is None and problem.quadratic:
-        walk = Moments(problem, None, None, x, total, EVEN_SITES)
-    elif plan.algorithm is None:
-        walk = Newton(one, x, total, observer, EVEN_SITES)
+    if plan.sums_curvature and problem.quadratic:
+        solver = MomentsPath(problem, None, None, x, total, EVEN_SITES)
+    elif plan.sums_curvature:
+        solver = NewtonPath(one, x, total, observer, EVEN_SITES)
     else:
-        walk = Iterated(one, plan.algorithm, x, net, observer, steps=task.iterations, every=max(1, plan.every // 3))
+        solver = MethodPath(one, plan.algorithm, x, net, observer, steps=task.iterations, every=max(1, plan.every // 3))
     for l1, tolerance in zip(path.penalties, tolerances, strict=True):
-        walk.to(UnpenalizedIntercept(scaled_penalty(l1, scaled.scale[0])), tolerance)
+        solver.solve(UnpenalizedIntercept(scaled_penalty(l1, scaled.scale[0])), tolerance)
     return net.traffic.bytes + net.checks.bytes
 
 
@@ -209,7 +214,7 @@ def same_choice(held: Held, path: PenaltyPath) -> bool:
         return bool(np.isclose(alpha, path.penalty))
     choice = Choice(alphas=tuple(path.penalties), tolerance=1e-6)
     net = held.net()
-    _, exact = fit_path(held.features, held.targets, held.task, choice, net, StackedObserver(net), columns=held.columns)
+    _, exact = fit_path(held.request(held.task, net), choice)
     return exact.chosen == path.chosen
 
 
@@ -222,9 +227,9 @@ def penalty(asked: argparse.Namespace) -> None:
         features, targets = [torch.from_numpy(X[p]) for p in parts], [torch.from_numpy(y[p]) for p in parts]
         held = Held(features, targets, Task(target="y", loss=loss))
         net, other = held.net(), held.net()
-        chosen, path = fit_path(features, targets, held.task, Choice(), net, StackedObserver(net), columns=held.columns)
+        chosen, path = fit_path(held.request(held.task, net), Choice())
         task = replace(held.task, l1=path.penalty)
-        alone = fit_model(features, targets, task, other, StackedObserver(other), columns=held.columns)
+        alone = fit_model(held.request(task, other))
         ratio = bytes_of_path(held, path, path.tolerances) / alone.bytes
         strict = "" if asked.quick else f"{bytes_of_path(held, path, [task.tolerance] * len(path.penalties)) / alone.bytes:.1f}"
         right = "" if asked.quick else "yes" if same_choice(held, path) else "NO"

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput
-from milodo.metrics import Off, Units, judged_point, losses, ratio
+from milodo.metrics import OptimalityError, Units, judged_point, losses, ratio
 from milodo.network import Observer
 from milodo.problems import Problem
-from milodo.types import NodeScalar, NodeTensor, Point
+from milodo.types import Evaluation, NodeScalar, NodeTensor, Point
 
 EARLY = 30.0
 """Tolerances to which steps must have shrunk before the first closer look: then it is known how far off such steps are."""
@@ -54,7 +54,7 @@ class Look:
     """f + r there, one number an instance."""
     spread: Tensor
     """(1/n) Σ ‖x_i - point‖, one number an instance."""
-    off: Off | None = None
+    off: OptimalityError | None = None
     """How far from optimal, if that was asked for."""
     gradient: Point | None = None
     """∇f there, then."""
@@ -84,6 +84,13 @@ class Checks:
         unit = torch.maximum(first.abs(), at_start.abs())
         if slope:
             unit = torch.where(unit == 0, slope[0].square() / slope[1], unit)
+        return growth * torch.where(unit > 0, unit, 1.0)
+
+    def limit_of_units(self, growth: float) -> Tensor:
+        """The same in multiples of the problem's own units, which are known: no sum."""
+        assert self.units is not None
+        slope = self.units.gradient.square() / self.units.L
+        unit = torch.where(self.units.value > 0, self.units.value, slope)
         return growth * torch.where(unit > 0, unit, 1.0)
 
     def glance(self, x: NodeTensor, moved: NodeScalar | None, seconds: float | None = None) -> Glance:
@@ -122,15 +129,26 @@ class Checks:
             tolerance = None
         return Look(point, objective, spread, self.off(point, gradient, spread, tolerance), gradient)
 
+    def look_at(self, known: Evaluation, tolerance: float | None) -> Look:
+        """A closer look at a point of which all nodes know what is to be known: at most the sums of a certificate."""
+        nothing = torch.zeros_like(known.value)
+        off = self.off(known.x, known.gradient, nothing, tolerance, known.curvature)
+        return Look(known.x, known.value, nothing, off, known.gradient)
+
+    def clock(self, seconds: float) -> float:
+        """The same in every process: the mean of all nodes' clocks."""
+        return float(self.observer.mean(torch.full((self.problem.n, 1), seconds, dtype=torch.float64), dim=-2))
+
     def off(
         self, x: Point, gradient: Point, spread: Tensor, tolerance: float | None = None, curvature: Tensor | None = None
-    ) -> Off:
+    ) -> OptimalityError:
         """Of a point and the gradient there, which all processes share."""
         assert self.units is not None
         moved, consensus, gap = self.step(x, gradient), ratio(spread, self._size(exact_norm(x))), None
         if tolerance is None or float(torch.maximum(moved, consensus).max()) <= tolerance:
             gap = self.problem.certificate(x, self.observer, gradient, curvature)
-        return Off(torch.full_like(moved, math.nan) if gap is None else ratio(gap, self.units.value), moved, consensus)
+        part = torch.full_like(moved, math.nan) if gap is None else ratio(gap, self.units.value)
+        return OptimalityError(part, moved, consensus)
 
     def guess(self, x: Point, gradient: Point, tolerance: float) -> Tensor:
         """How far off x would be if this were the gradient there, which messages may have rounded; the certificate is asked for

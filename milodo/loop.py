@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,12 +15,15 @@ import torch
 from milodo.algorithms import Algorithm
 from milodo.checks import EARLY, Checks, Look, Pace, next_look
 from milodo.errors import InvalidInput, as_float, quoted, whole
-from milodo.judge import GROWTH, Judge
 from milodo.metrics import Units
 from milodo.network import Network, Observer, StackedObserver, Traffic
 from milodo.problems import Problem
 from milodo.status import Status
+from milodo.stopping import GROWTH, StoppingCriterion
 from milodo.types import NodeScalar, NodeTensor
+
+GAIN = 0.9
+"""What a look must have left of how far off x was to count as nearer."""
 
 
 def check(algorithm: Algorithm, problem: Problem, net: Network, x0: NodeTensor | None = None) -> None:
@@ -88,6 +92,8 @@ class Keeper(Protocol):
         """Called after every iteration; keeps what it wants to."""
         ...
 
+    method: str
+    """Whose states it keeps; set by `solve`."""
     notes: Callable[[], dict[str, Any]]
     """What else to keep beside a state; set by `solve`."""
     restored: Callable[[dict[str, Any] | None], object]
@@ -101,7 +107,7 @@ class Stop:
     steps: int = 1000
     seconds: float | None = None
     tolerance: float | None = None
-    """End when every instance is this close to optimal, relative to its own units: see `off_by`."""
+    """End when every instance is this close to optimal, relative to its own units: see `optimality_error`."""
     every: int = 10
     """Iterations between two looks at the tolerance, at divergence and at the clock."""
     price: float = 0.0
@@ -110,8 +116,13 @@ class Stop:
     proven: bool = True
     """Whether x must be proven to be within the tolerance; else a guess is enough, where all nodes know a gradient."""
 
+    patience: int | None = None
+    """End, as stalled, when so many looks in a row came no tenth nearer, or x stands still."""
+
     def __post_init__(self) -> None:
         whole("steps", self.steps, least=1)
+        if self.patience is not None:
+            whole("patience", self.patience, least=1)
         whole("every", self.every, least=1)
         for name in ("seconds", "tolerance"):
             value = getattr(self, name)
@@ -157,87 +168,149 @@ def solve(
     watch: Callable[[NodeTensor], None] | None = None,
 ) -> Result:
     """Runs a method until a stopping rule says so. `progress` hears of the iteration and of how far it is from optimal (NaN where
-    the problem has no units to say it in; between two close looks an estimate). `watch` sees x whenever there is a look. `units`
+    the problem has no units to say it in; between two close looks an estimate). `watch` sees x whenever there is a check. `units`
     need not be summed if they are known."""
     check(algorithm, problem, net, x0)
     stop, observer = stop or Stop(), observer or StackedObserver(net)
     steps = stop.steps if algorithm.longest is None else min(stop.steps, algorithm.longest)
-    start, sent, asked = time.perf_counter(), net.traffic.snapshot(), observer.traffic.snapshot()
+    sent, asked = net.traffic.snapshot(), observer.traffic.snapshot()
     x0 = problem.start() if x0 is None else x0
     wanted = stop.tolerance is not None or (progress is not None and problem.knows_lipschitz)
     checks = Checks(problem, observer, (units or Units.of(problem, observer)) if wanted else None, alike=bool(algorithm.alike))
-    judge = Judge(
-        problem, observer, steps=steps, seconds=stop.seconds, tolerance=stop.tolerance, limit=checks.limit(x0, GROWTH)
+    inspect = (_ByEvaluation if wanted and algorithm.evaluates else _BySums)(algorithm, checks, stop, steps)
+    ends = StoppingCriterion(
+        problem, observer, steps=steps, seconds=stop.seconds, tolerance=stop.tolerance, limit=inspect.limit(x0)
     )  # fmt: skip
-    guesses = bool(algorithm.alike)
-    pace = None if stop.tolerance is None or not stop.price else Pace(stop.tolerance, 1.0 if guesses else EARLY)
-    run = _Run(pace)
     if keeper:
-        keeper.notes, keeper.restored = run.notes, run.restored
+        keeper.method, keeper.notes, keeper.restored = algorithm.label, inspect.notes, inspect.restored
     after = keeper.last(next(iterate(algorithm, problem, net, x0=x0))) if keeper else None
-    k, state, look = 0, None, None
-    first = after[0] if after else 0
-    due = next_look(first - 1, stop.every, stop.price)
+    first, best, status, state, found = after[0] if after else 0, _Best(stop.patience), Status.RUNNING, None, None
+    k, due = first, next_look(first - 1, stop.every, stop.price)
     for k, state in enumerate(iterate(algorithm, problem, net, x0=x0, after=after), first):
-        run.came_to(state.x)
+        inspect.came_to(state.x)
         if keeper:
             keeper.keep(k, state)
-        if k in (due, steps):
-            due = next_look(k, stop.every, stop.price)
-            if watch and k:
-                watch(state.x)
-            seen = checks.glance(state.x, run.longest(), time.perf_counter() - start if stop.seconds else None)
-            sign, known = float(seen.moved.max()), algorithm.known(state) if pace and checks.alike and (k or after) else None
-            if pace and known is not None:
-                sign = float(checks.guess(known[0][..., 0, :], known[1][..., 0, :], pace.tolerance).max())
-            enough = pace is not None and known is not None and not stop.proven and sign <= pace.tolerance
-            close = wanted and not enough and (pace is None or k == steps or pace.due(k, sign))
-            look = checks.look(state.x, None if k == steps else stop.tolerance) if close else None
-            off = sign if look is None else look.worst
-            status = judge(k, seen.loss if look is None else look.objective, seen.seconds, off if look or enough else math.nan)
-            if progress:
-                progress(k, off if wanted else math.nan)
-            if status is not Status.RUNNING:
-                break
-            if look and pace:
-                pace.failed(k, sign, off)
-            look = None
+        if k not in (due, steps):
+            continue
+        due = next_look(k, stop.every, stop.price)
+        if watch and k:
+            watch(state.x)
+        found = inspect(k, state, begun=k > 0 or after is not None)
+        if found is None:
+            continue
+        status = ends(k, found.loss, found.seconds, found.off if found.decides else math.nan)
+        if progress:
+            progress(k, found.off if wanted else math.nan)
+        if status is Status.RUNNING and best.stalls(k, found.look):
+            status = Status.STALLED
+        if status is not Status.RUNNING:
+            break
     assert state is not None
+    look = best.look if status is Status.STALLED else None if found is None else found.look
     look = look or checks.look(state.x, proven=stop.proven)
     checked = (observer.traffic - asked).shared(math.prod(problem.batch))
-    return Result(state.x, k, judge.status, look.objective, look.spread, net.traffic - sent, checked, look)
+    return Result(state.x, k, status, look.objective, look.spread, net.traffic - sent, checked, look)
 
 
-class _Run:
-    """How long steps were since the last look, and when to look closely: what a resumed run must know to look where the first
-    would have."""
+@dataclass(frozen=True)
+class _Inspection:
+    """What is known of an iterate; agreed upon."""
 
-    def __init__(self, pace: Pace | None) -> None:
-        self.pace = pace
+    loss: torch.Tensor
+    seconds: float
+    off: float
+    """How far from optimal the worst instance is, or seems to be."""
+    decides: bool
+    """Whether that is enough to end by."""
+    look: Look | None = None
+
+
+class _Inspector(ABC):
+    """What is found out about the iterates of one run, for the stopping rule."""
+
+    def __init__(self, algorithm: Algorithm, checks: Checks, stop: Stop, steps: int) -> None:
+        self.algorithm, self.checks, self.stop, self.steps, self.start = algorithm, checks, stop, steps, time.perf_counter()
+
+    @abstractmethod
+    def limit(self, x0: NodeTensor) -> torch.Tensor:
+        """A larger loss counts as divergence."""
+
+    @abstractmethod
+    def __call__(self, k: int, state: Any, *, begun: bool) -> _Inspection | None:
+        """Of the state after k iterations; None where there is nothing to know yet. `begun` says that there was a step."""
+
+    def came_to(self, x: NodeTensor) -> None:  # noqa: B027  # few care
+        """Sees every iterate."""
+
+    def notes(self) -> dict[str, Any]:
+        """What to keep beside a state."""
+        return {}
+
+    def restored(self, notes: dict[str, Any] | None) -> None:  # noqa: B027  # few have notes
+        """What was kept beside the state that a run goes on from, if it goes on."""
+
+
+class _ByEvaluation(_Inspector):
+    """Of methods whose nodes know f + r and ∇f at x: no sums but a certificate's."""
+
+    def limit(self, x0: NodeTensor) -> torch.Tensor:
+        return self.checks.limit_of_units(GROWTH)
+
+    def __call__(self, k: int, state: Any, *, begun: bool) -> _Inspection | None:
+        known = self.algorithm.evaluated(state)
+        if known is None:
+            return None
+        look = self.checks.look_at(known, self.stop.tolerance)
+        seconds = 0.0 if self.stop.seconds is None else self.checks.clock(time.perf_counter() - self.start)
+        return _Inspection(look.objective, seconds, look.worst, True, look)
+
+
+class _BySums(_Inspector):
+    """Of all others: a glance, and a closer look where that is due (`Pace`). What a resumed run must know to look where the first
+    would have is kept with a snapshot: how long steps were since the last look, and when to look closely."""
+
+    def __init__(self, algorithm: Algorithm, checks: Checks, stop: Stop, steps: int) -> None:
+        super().__init__(algorithm, checks, stop, steps)
+        early = 1.0 if algorithm.alike else EARLY
+        self.pace = None if stop.tolerance is None or not stop.price else Pace(stop.tolerance, early)
         self.x: NodeTensor | None = None
-        self.steps: NodeScalar | None = None
+        self.moves: NodeScalar | None = None
         self.kept: Any = None
-        """`steps` of the iteration that a resumed run begins with."""
+        """`moves` of the iteration that a resumed run begins with."""
+
+    def limit(self, x0: NodeTensor) -> torch.Tensor:
+        return self.checks.limit(x0, GROWTH)
 
     def came_to(self, x: NodeTensor) -> None:
         if self.pace is None:
             return
         if self.x is not None:
-            step = (x - self.x).norm(dim=-1)
-            self.steps = step if self.steps is None else torch.maximum(self.steps, step)
+            move = (x - self.x).norm(dim=-1)
+            self.moves = move if self.moves is None else torch.maximum(self.moves, move)
         elif self.kept is not None:
             if len(self.kept) != x[..., 0].numel():
                 raise InvalidInput("the snapshot is of a run with other nodes or instances. Start again without resuming.")
-            self.steps, self.kept = torch.tensor(self.kept, dtype=x.dtype, device=x.device).reshape(x.shape[:-1]), None
+            self.moves, self.kept = torch.tensor(self.kept, dtype=x.dtype, device=x.device).reshape(x.shape[:-1]), None
         self.x = x
 
-    def longest(self) -> NodeScalar | None:
-        """‖x_i⁺ - x_i‖ at most since this was asked last; None where there was none."""
-        steps, self.steps = self.steps, None
-        return steps
+    def __call__(self, k: int, state: Any, *, begun: bool) -> _Inspection:
+        checks, pace, stop = self.checks, self.pace, self.stop
+        moves, self.moves = self.moves, None
+        seen = checks.glance(state.x, moves, time.perf_counter() - self.start if stop.seconds else None)
+        sign, known = float(seen.moved.max()), self.algorithm.known(state) if pace and checks.alike and begun else None
+        if pace and known is not None:
+            sign = float(checks.guess(known[0][..., 0, :], known[1][..., 0, :], pace.tolerance).max())
+        enough = pace is not None and known is not None and not stop.proven and sign <= pace.tolerance
+        if checks.units is None or enough or not (pace is None or k == self.steps or pace.due(k, sign)):
+            return _Inspection(seen.loss, seen.seconds, sign, enough)
+        look = checks.look(state.x, None if k == self.steps else stop.tolerance)
+        if pace:
+            pace.failed(k, sign, look.worst)
+        return _Inspection(look.objective, seen.seconds, look.worst, True, look)
 
     def notes(self) -> dict[str, Any]:
-        return {"steps": None if self.steps is None else self.steps.flatten().tolist(), "pace": self.pace and self.pace.to_json()}
+        moves = None if self.moves is None else self.moves.flatten().tolist()
+        return {"steps": moves, "pace": self.pace and self.pace.to_json()}
 
     def restored(self, notes: dict[str, Any] | None) -> None:
         if notes is None:
@@ -247,3 +320,21 @@ class _Run:
             raise ValueError("its last steps are no numbers")
         if self.pace:
             self.pace.restore(notes.get("pace"))
+
+
+class _Best:
+    """The closest look so far, and whether checks come any nearer."""
+
+    def __init__(self, patience: int | None) -> None:
+        self.patience, self.look, self.since = patience, None, 0
+        self.last: Look | None = None
+
+    def stalls(self, k: int, look: Look | None) -> bool:
+        """Whether x stands still, or `patience` checks in a row came no tenth nearer than the nearest before."""
+        if self.patience is None or look is None:
+            return False
+        rests = self.last is not None and torch.equal(self.last.point, look.point)
+        self.last, before = look, math.inf if self.look is None else self.look.worst
+        self.since = 0 if look.worst < GAIN * before else self.since + 1
+        self.look = look if self.look is None or look.worst < before else self.look
+        return rests or self.since >= self.patience

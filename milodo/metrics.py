@@ -75,7 +75,7 @@ def losses(problem: Problem, x: NodeTensor) -> NodeScalar:
 
 
 @dataclass(frozen=True)
-class Off:
+class OptimalityError:
     """How far from optimal, in the problem's own units, one number an instance. None of them changes with the units of data."""
 
     gap: torch.Tensor
@@ -91,11 +91,11 @@ class Off:
         return torch.maximum(torch.maximum(self.moved, self.consensus), self.gap.nan_to_num(nan=0.0))
 
 
-def off_by(problem: Problem, x: NodeTensor, observer: Observer, units: Units) -> Off:
+def optimality_error(problem: Problem, x: NodeTensor, observer: Observer, units: Units) -> OptimalityError:
     x_mean = mean_point(x, observer)
     size = torch.maximum(x_mean.norm(dim=-1), units.gradient / units.L)
     gap = problem.certificate(x_mean, observer)
-    return Off(
+    return OptimalityError(
         ratio(gap, units.value) if gap is not None else torch.full_like(size, torch.nan),
         ratio(residual(problem, x_mean, observer) / units.L, size),
         ratio(consensus_error(x, observer), size),

@@ -10,6 +10,7 @@ class Status(Enum):
 
     RUNNING = "still running"
     CONVERGED = "reached the tolerance asked for"
+    STALLED = "came no nearer, check after check"
     STEPS = "used all the iterations it was given"
     TIME = "used all the seconds it was given"
     DIVERGED = "diverged: the loss is no longer finite, or has grown a million times"

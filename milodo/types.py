@@ -9,7 +9,7 @@ N   samples of data at one node
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
@@ -19,3 +19,15 @@ NodeScalar = Annotated[Tensor, "*batch n"]
 Point = Annotated[Tensor, "*batch d"]
 Step = float | Tensor
 """A step size: a number, or a tensor whose axes broadcast against [*batch, n, d]."""
+
+
+class Evaluation(NamedTuple):
+    """A point that all nodes share, and what every one of them knows exactly of the mean of all f_i there."""
+
+    x: Point
+    value: Tensor
+    """f(x) + r(x) [*batch]."""
+    gradient: Point
+    """∇f(x)."""
+    curvature: Tensor | None = None
+    """The columns of ∇²f that belong to intercepts [*batch, d, intercepts], where they are the same everywhere."""

@@ -12,11 +12,11 @@ from milodo.algorithms import METHODS, ProxED
 from milodo.bench.recorder import Limits, Recorder, record
 from milodo.bench.tuning import Search, tune
 from milodo.errors import InvalidInput
-from milodo.judge import GROWTH, Judge
 from milodo.loop import Stop, advance, iterate, solve
 from milodo.network import Outage, StackedNetwork, StackedObserver, degraded
 from milodo.problems import CustomProblem, Lasso, LeastSquares, Zero, optimum
 from milodo.status import Status
+from milodo.stopping import GROWTH, StoppingCriterion
 
 OBSERVER = StackedObserver()
 FAMILY = Lasso(4, 6, 8, 0.1)
@@ -137,7 +137,7 @@ def test_progress_of_an_objective_without_a_lipschitz_constant():
 def test_one_judge_for_all_that_can_happen_to_an_instance():
     problem = FAMILY.sample([0, 1, 2, 3])
     best = torch.tensor([0.0, 0.0, 0.0, math.nan], dtype=torch.float64)
-    judge = Judge(problem, OBSERVER, steps=10, seconds=5.0, gap=1e-3, optimum=best)
+    judge = StoppingCriterion(problem, OBSERVER, steps=10, seconds=5.0, gap=1e-3, optimum=best)
     start = problem.objective(problem.start()[:, 0], OBSERVER)
     torch.testing.assert_close(judge.limit, GROWTH * start, rtol=1e-15, atol=0)
     assert judge(1, torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64), 0.0) is Status.RUNNING
@@ -147,7 +147,7 @@ def test_one_judge_for_all_that_can_happen_to_an_instance():
     assert judge.ended[2] is Status.DIVERGED  # and who has ended stays so
     judge(4, torch.ones(4, dtype=torch.float64), 5.0)
     assert judge.ended == [Status.CONVERGED, Status.DIVERGED, Status.DIVERGED, Status.TIME]
-    again = Judge(problem, OBSERVER, steps=10)
+    again = StoppingCriterion(problem, OBSERVER, steps=10)
     assert again(10, torch.ones(4, dtype=torch.float64), 1e9) is Status.STEPS
 
 

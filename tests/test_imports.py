@@ -30,7 +30,7 @@ LEVELS = (
     {"problems"},
     {"metrics"},
     {"checks"},
-    {"judge"},
+    {"stopping"},
     {"algorithms"},
     {"learned"},
     {"loop", "extensions"},

@@ -15,7 +15,9 @@ from sklearn.linear_model import Lasso
 from milodo.cli.main import run
 from milodo.errors import InvalidInput
 from milodo.fit import Site, Task, fit_here
-from milodo.fit.newton import Newton
+from milodo.fit.newton import NewtonOnSums
+from milodo.loop import Stop, solve
+from milodo.metrics import Units
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, LeastSquares, LogisticRegression, Zero, optimum
 from milodo.problems.regularizers import UnpenalizedIntercept
@@ -132,11 +134,12 @@ def test_newton_ends_where_the_gradient_does(loss):
     problem = LeastSquares(A, b, reg) if loss == "squared" else LogisticRegression(A, (b > 0).double(), reg)
     net = StackedNetwork("path(4)")
     best = optimum(problem)
-    x, off, k = Newton(problem, net.total, 4, net.nodes).run(
-        torch.zeros(5).double(), lambda k, here: float((here.x - best.x).norm()), 1e-9
-    )
-    assert float((x - best.x).norm()) == off <= 1e-9 and k <= (1 if loss == "squared" else 10)
-    assert net.traffic.rounds == 2 * 2 * 3 * k  # a tree two high: curvature; where to go, with values; the gradient there
+    stop, units = Stop(steps=20, tolerance=1e-9, every=1), Units.of(problem, StackedObserver())
+    result = solve(NewtonOnSums(), problem, net, stop, observer=StackedObserver(net), units=units)
+    assert result.status is Status.CONVERGED and result.k <= (1 if loss == "squared" else 10)
+    assert float((result.x - best.x).norm(dim=-1).max()) <= 1e-8
+    assert net.traffic.rounds == 2 * 2 * 3 * result.k  # a tree two high: curvature; where to go, with values; the gradient there
+    assert result.checks.rounds == 2 * 2  # of the certificate alone: all nodes know the gradient there
 
 
 @settings(max_examples=60)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from asked import asked
 from real import milodo, together
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import Lasso, LassoCV, LogisticRegressionCV
@@ -64,11 +65,11 @@ class Sites:
         return StackedNetwork(f"path({self.n})")
 
     def choose(self, task, choice=None, **also):
-        parts = (self.features, self.targets, task, choice or Choice(), self.net(), StackedObserver())
-        return fit_path(*parts, columns=self.columns, **also)
+        parts = (self.features, self.targets, task, self.net(), StackedObserver())
+        return fit_path(asked(*parts, columns=self.columns, **also), choice or Choice())
 
     def fit(self, task):
-        return fit_model(self.features, self.targets, task, self.net(), StackedObserver(), columns=self.columns)
+        return fit_model(asked(self.features, self.targets, task, self.net(), StackedObserver(), columns=self.columns))
 
     def splits(self, choice, loss):
         """The folds as scikit-learn is given them, rows of all sites in one array."""
@@ -199,8 +200,8 @@ def test_folds_that_travel_together_are_counted_as_often_as_there_are():
     sent = {}
     for folds in (2, 5):
         net = sites.net()
-        parts = (sites.features, sites.targets, task, Choice(folds=folds, alphas=(0.5,), tolerance=1e-2), net, StackedObserver())
-        _, path = fit_path(*parts, columns=sites.columns)
+        request = asked(sites.features, sites.targets, task, net, StackedObserver(), columns=sites.columns)
+        _, path = fit_path(request, Choice(folds=folds, alphas=(0.5,), tolerance=1e-2))
         sent[folds] = path.bytes, path.rounds
     fixed = 4 * 8 * (2 * 12 + 2 + 13)
     per = {folds: (total - fixed - 4 * 8 * 2 * folds) / (folds + 1) for folds, (total, _) in sent.items()}

@@ -8,13 +8,14 @@ import json
 import numpy as np
 import pytest
 import torch
+from asked import asked
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from milodo.cli.main import run
 from milodo.errors import InvalidInput
-from milodo.fit import Task, fit_here, fit_model, pooled_problem, scaling
+from milodo.fit import Listeners, Task, fit_here, fit_model, pooled_problem, scaling
 from milodo.fit.pooled import penalty, total_of
 from milodo.fit.sites import classes_here, numeric_target
 from milodo.fit.tables import read_site
@@ -388,9 +389,9 @@ def test_what_is_paid_for_decides_whether_curvatures_are_summed(pay, method):
     targets = [X[:, 0] for X in features]
     task = Task(target="y", l1=0.3, tolerance=1e-4, **pay)
     net, announced = StackedNetwork("ring(3)"), []
-    also = {"columns": tuple(map(str, range(150))), "announce": announced.append}
-    found = fit_model(features, targets, task, net, StackedObserver(), **also)
+    listeners, columns = Listeners(announce=announced.append), tuple(map(str, range(150)))
+    found = fit_model(asked(features, targets, task, net, StackedObserver(), listeners, columns=columns))
     assert found.status is Status.CONVERGED and method in found.method
     assert pay["pay"] == "bytes" or f"fewest {pay['pay']}" in announced[0].why
     with pytest.raises(InvalidInput, match="say their latency"):
-        fit_model(features, targets, Task(target="y", pay="seconds"), net, StackedObserver(), **also)
+        fit_model(asked(features, targets, Task(target="y", pay="seconds"), net, StackedObserver(), columns=columns))

@@ -149,11 +149,11 @@ def fitted(rows: list[np.ndarray], weights: np.ndarray | None = None, **asked):
     """milodo.fit of the diabetes data with these rows at the sites."""
     X, y = (torch.from_numpy(np.ascontiguousarray(array)) for array in (DIABETES.data, DIABETES.target))
     net, parts = StackedNetwork(f"ring({len(rows)})"), [torch.from_numpy(part) for part in rows]
-    return fit_model(
+    return fit_model(asked(
         [X[part] for part in parts], [y[part] for part in parts], Task(target="y", **asked), net, StackedObserver(),
         columns=tuple(DIABETES.feature_names),
         weights=None if weights is None else [torch.from_numpy(weights)[part] for part in parts],
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 @pytest.mark.parametrize("asked", [{"links": "reliable"}, {"links": "lossy"}, {"messages": "4-bit"}], ids=str)

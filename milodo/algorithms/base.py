@@ -11,7 +11,7 @@ from milodo.algorithms.parameters import Space
 from milodo.errors import InvalidInput
 from milodo.network import Network
 from milodo.problems import Problem
-from milodo.types import NodeTensor
+from milodo.types import Evaluation, NodeTensor
 
 
 class Algorithm(ABC):
@@ -25,6 +25,8 @@ class Algorithm(ABC):
     """What tuning searches."""
     needs: ClassVar[str] = ""
     """What it asks of the network beyond links that work now and then."""
+    evaluates: ClassVar[bool] = False
+    """Whether every node knows f + r and ∇f at x exactly after every step (`evaluated`): then a stopping rule needs no sums."""
     steady: ClassVar[bool] = True
     """Whether it says the same amount in every step."""
     alike: ClassVar[tuple[str, ...]] = ()
@@ -74,6 +76,10 @@ class Algorithm(ABC):
 
     def known(self, state: Any) -> tuple[NodeTensor, NodeTensor] | None:
         """A point and ∇f there as far as messages told it, both the same at every node; None where no node knows such."""
+        return None
+
+    def evaluated(self, state: Any) -> Evaluation | None:
+        """What its nodes know of x, if it evaluates; None before the first step."""
         return None
 
     @classmethod

@@ -12,12 +12,12 @@ import torch
 from milodo.algorithms import Algorithm
 from milodo.bench.records import Record
 from milodo.config.tables import RunTable
-from milodo.judge import Judge
 from milodo.loop import Keeper, iterate
 from milodo.metrics import consensus_error
 from milodo.network import Network, Observer, StackedObserver
 from milodo.problems import Problem
 from milodo.status import Status
+from milodo.stopping import StoppingCriterion
 from milodo.types import NodeTensor
 
 
@@ -67,7 +67,7 @@ class Recorder:
     def begin(self, limits: Limits) -> None:
         """Says when runs end; what has ended already, in an earlier start, stays so."""
         steps, seconds, gap = limits.iterations, limits.seconds, limits.stop_gap
-        self.judge = Judge(self.problem, self.observer, steps=steps, seconds=seconds, gap=gap, optimum=self.optimum)
+        self.judge = StoppingCriterion(self.problem, self.observer, steps=steps, seconds=seconds, gap=gap, optimum=self.optimum)
         self.judge.ended = self.ended
 
     def look(self, k: int, x: NodeTensor, seconds: float) -> None:

@@ -21,10 +21,10 @@ from milodo.algorithms import Algorithm, Choice, Continuous
 from milodo.bench.recorder import sample_times
 from milodo.bench.run_file import LOSS, TuningFacts
 from milodo.config.tables import TuningTable
-from milodo.judge import Judge
 from milodo.loop import advance, iterate
 from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
+from milodo.stopping import StoppingCriterion
 from milodo.tree import selected
 
 Parameters = dict[str, Any]
@@ -177,7 +177,7 @@ class _Trials:
         self.start: Parameters | None = None
         self.unit: dict[frozenset[tuple[str, Any]], float] = {}
         """What an iteration costs, by whole-numbered parameters."""
-        self.judge = Judge(problem, StackedObserver(), steps=search.iterations)
+        self.judge = StoppingCriterion(problem, StackedObserver(), steps=search.iterations)
 
     @property
     def best(self) -> Trial:
@@ -287,7 +287,7 @@ class _Group:
             return self.sent / max(1, self.counted)
         return self.algorithm.rounds_on(self.net) if cost == "rounds" else 1
 
-    def look(self, optimum: torch.Tensor | None, judge: Judge) -> None:
+    def look(self, optimum: torch.Tensor | None, judge: StoppingCriterion) -> None:
         if not self.alive:
             return
         loss = judge.loss(self.state.x)  # [candidates, *batch]

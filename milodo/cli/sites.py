@@ -22,10 +22,8 @@ from milodo.files import locked
 from milodo.status import Status
 
 if TYPE_CHECKING:
-    from milodo.fit import Choice, Fit, PenaltyPath, Task
-    from milodo.fit.model import Plan
+    from milodo.fit import Choice, Fit, Listeners, PenaltyPath, Plan, Task
     from milodo.fit.task import SiteFacts
-    from milodo.runtime.sites import Reports
 
 Target = Annotated[str, typer.Option(help="The column to predict.", callback=as_written)]
 LOSSES = ("squared", "logistic")
@@ -117,13 +115,11 @@ def solve(
     torch.set_num_threads(1)
     with locked(out):
         with Bars(console) as bars:
-            progress, path = progress_of(bars, task), None
+            listeners, path = listeners_of(task, bars), None
             if choice is None:
-                fit = fit_here(sites, task, progress, announce_plan, list_sites, warn)
+                fit = fit_here(sites, task, listeners)
             else:
-                along = partial(bars, "path")
-                told = {"progress": progress, "announce": announce_plan, "along": along, "caution": warn}
-                fit, path = choose_here(sites, task, choice, list_sites, **told)
+                fit, path = choose_here(sites, task, choice, listeners)
         with writing_to(out):
             write(fit, path, task, choice, out, "simulated")
     show_fit(fit, path, out)
@@ -174,7 +170,7 @@ def node(
         task, choice, shows = task_of(context, chosen), choice_of(context), group.rank == 0
         site = read_site(Path(str(data).replace("{rank}", str(group.rank))), target, ignore or [], loss)
         fit, path = fit_with_others(
-            site, task, group, place=place, choice=choice, reports=reports_to(bars, task, shows),
+            site, task, group, place=place, choice=choice, listeners=listeners_of(task, bars, shows),
             write=lambda found, path, folder: write(found, path, task, choice, folder, "distributed"),
         )  # fmt: skip
     folder = place.folder(group.rank)
@@ -185,10 +181,11 @@ def node(
         raise typer.Exit(1)
 
 
-def reports_to(bars: Bars | None, task: Task, shows: bool) -> Reports:
-    from milodo.runtime.sites import Reports
+def listeners_of(task: Task, bars: Bars | None, shows: bool = True) -> Listeners:
+    """What the terminal shows of a fit; bars only where there are any."""
+    from milodo.fit import Listeners
 
-    return Reports(
+    return Listeners(
         progress=progress_of(bars, task) if bars else None, along=partial(bars, "path") if bars else None,
         announce=announce_plan if shows else None, listing=list_sites if shows else None, caution=warn if shows else None,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
 from typing import Any
@@ -20,16 +20,17 @@ from torch import Tensor
 from milodo.errors import InvalidInput, unknown, whole
 from milodo.fit.curve import RULES, Curve
 from milodo.fit.folds import SITES, Folds, deal_folds, fold_count
-from milodo.fit.model import Known, Plan, fit_model, in_units, ledger, plan_for, start_of
-from milodo.fit.pooled import Scaling, Total, pooled_problem, scaling, total_of
-from milodo.fit.scales import odd_scales
-from milodo.fit.task import Fit, Task
-from milodo.fit.walk import Iterated, Moments, Newton, Walk
+from milodo.fit.model import WarmStart, fit_model, in_units, ledger
+from milodo.fit.path_solvers import MethodPath, MomentsPath, NewtonPath, PathSolver
+from milodo.fit.planning import Plan, plan_for
+from milodo.fit.pooled import Total, total_of
+from milodo.fit.request import Request
+from milodo.fit.scaled import ScaledProblem, scale
+from milodo.fit.task import Fit
 from milodo.metrics import Units
-from milodo.network import Ledger, Network, Observer
-from milodo.problems import Regularizer
+from milodo.network import Ledger, Traffic
 from milodo.problems.sampled import Sampled
-from milodo.types import NodeTensor
+from milodo.types import NodeTensor, Point
 
 CLASSES = ("logistic", "softmax")
 MEASURES = {"squared": ("mean squared error", 2.0), "logistic": ("log loss", 1.0), "softmax": ("log loss", 1.0)}
@@ -53,7 +54,7 @@ class Choice:
     seed: int = 0
     """Of the folds."""
     tolerance: float = 1e-4
-    """Of a penalty that may be chosen (`off_by`); others may be coarser. The chosen one is then fitted to the task's."""
+    """Of a penalty that may be chosen, as `Stop` has it; others may be coarser. The chosen one is fitted to the task's."""
 
     def __post_init__(self) -> None:
         whole("n_alphas", self.n_alphas, least=1)
@@ -153,104 +154,125 @@ def _geometric(least: float, count: int) -> list[float]:
         return [*(float((k * step).exp()) for k in range(count - 1)), float(least)]
 
 
+@dataclass(frozen=True)
+class _Folded:
+    """The samples of all sites, and those outside of each fold, before a penalty is chosen."""
+
+    scaled: ScaledProblem
+    folds: Folds
+    every: Sampled
+    """An instance for all samples and one for those outside of each fold."""
+    penalties: list[float]
+    total: Total
+    n: int
+
+    @property
+    def x(self) -> Point:
+        """Where all instances begin: no feature."""
+        return self.scaled.start[0]
+
+    def mean(self, own: NodeTensor) -> np.ndarray:
+        return (self.total(own)[0] / self.n).numpy()
+
+
 @torch.no_grad()
-def fit_path(
-    features: Sequence[Tensor], targets: Sequence[Tensor], task: Task, choice: Choice, net: Network, observer: Observer,
-    *, columns: tuple[str, ...], dealt: Sequence[Tensor] | None = None,
-    weights: Sequence[Tensor] | None = None, along: Callable[[float, str], None] | None = None,
-    announce: Callable[[Plan], None] | None = None, names: Sequence[str] = (), caution: Callable[[str], None] | None = None,
-    **also: Any,
-) -> tuple[Fit, PenaltyPath]:  # fmt: skip
+def fit_path(request: Request, choice: Choice, dealt: Sequence[Tensor] | None = None) -> tuple[Fit, PenaltyPath]:
     """The penalty is chosen, and the model of all sites' samples fitted with it; the task's own penalty counts for nothing.
 
-    `dealt` gives the folds of the samples of the nodes held here, if they are not to be drawn; `along` hears how much of the path
-    is done; `also` are further arguments of fit_model.
+    `dealt` gives the folds of the samples of the nodes held here, if they are not to be drawn.
     """
-    begun, n = time.perf_counter(), net.topology.n
-    total = total_of(net, reliable=task.links == "reliable")
-    scaled = scaling(features, targets, total, centre=task.intercept or task.standardise, weights=weights)
-    odd = odd_scales(features, scaled, net, observer, weights)
-    if caution:
-        for each in odd:
-            caution(each.sentence(names, columns))
-    first = _bare(1.0, task, scaled)
-    problem = pooled_problem(task.loss, features, targets, scaled, first, n=n, intercept=task.intercept, weights=weights)
-    x = start_of(problem, scaled)[0]
-    classes = task.loss in CLASSES
-    dealt = deal_folds(targets, net, choice.folds, choice.seed, classes=classes) if dealt is None else dealt
+    begun, net, listeners = time.perf_counter(), request.net, request.listeners
+    folded = _folded(request, choice, dealt)
+    since = net.traffic.snapshot()
+    plan = plan_for(request.task, folded.every, net)  # what suits all samples and the folds alike
+    net.traffic.widen(since, folded.folds.count + 1)
+    setup = net.traffic.snapshot()
+    if listeners.announce:
+        listeners.announce(replace(plan, cost=f"{plan.cost}, for one model; those of the path share what they can"))
+    units = Units.of(folded.every, request.observer, folded.x.expand(*folded.every.batch, -1))
+    solver = _solver(request, plan, folded, units)
+    curve = Curve(choice.rule, float(units.value[0]), choice.tolerance, solver.coarse, solver.exact)
+    curve.weights = None if request.samples.weights is None else folded.folds.share.numpy()
+    points = _solved(request, choice, folded, solver, curve)
+    path = _report(request, choice, folded, curve, points, setup, begun)
+    scaled = folded.scaled
+    warm = WarmStart(scaled.scaling, scaled.odd, plan, points[path.chosen][0], setup, solver.hessian)
+    chosen = replace(request.asking(l1=path.penalty), listeners=replace(listeners, announce=None))
+    return fit_model(chosen, warm), path
+
+
+def _folded(request: Request, choice: Choice, dealt: Sequence[Tensor] | None) -> _Folded:
+    """By sums: those of the scale, the size of each fold, and one gradient, whose largest entry is the largest penalty."""
+    task, net = request.task, request.net
+    scaled, n = scale(request.asking(l1=1.0, l2=0.0)), net.topology.n
+    problem, total, classes = scaled.problem, total_of(net, reliable=task.links == "reliable"), task.loss in CLASSES
+    if dealt is None:
+        dealt = deal_folds(request.samples.targets, net, choice.folds, choice.seed, classes=classes)
     folds = Folds.of_sites(problem, dealt, fold_count(choice.folds, net), total, n, classes=classes)
-    penalties = grid(largest_penalty(problem, x, total, n), choice)
-    every, since = problem.reweighed(folds.training(problem)), net.traffic.snapshot()
+    penalties = grid(largest_penalty(problem, scaled.start[0], total, n), choice)
+    every = problem.reweighed(folds.training(problem))
     if problem.column is not None:  # weights are those of all samples, over this at least
         every.column = problem.column / (1 - float(folds.share.max()))
-    plan = plan_for(task, every, net)  # what suits all samples and the folds alike
-    net.traffic.widen(since, folds.count + 1)
-    setup = net.traffic.snapshot()
-    if announce:
-        announce(replace(plan, cost=f"{plan.cost}, for one model; those of the path share what they can"))
-    units = Units.of(every, observer, x.expand(*every.batch, -1))
-    walk = _walk(plan, problem, every, folds, x, task, net, observer, total, units)
-    unit = float(units.value[0])
-    curve, points = Curve(choice.rule, unit, choice.tolerance, walk.coarse, walk.exact), list[Tensor]()
-    curve.weights = None if weights is None else folds.share.numpy()
+    return _Folded(scaled, folds, every, penalties, total, n)
+
+
+def _solver(request: Request, plan: Plan, folded: _Folded, units: Units) -> PathSolver:
+    """As the plan is for one fit."""
+    net, problem, folds = request.net, folded.scaled.problem, folded.folds
+    if plan.sums_curvature and problem.quadratic:
+        return MomentsPath(problem, folds.inside(problem), folds.share, folded.x, folded.total, folded.n)
+    if plan.sums_curvature:
+        return NewtonPath(folded.every, folded.x, folded.total, request.observer, folded.n, units)
+    return MethodPath(
+        folded.every, plan.algorithm.at(net.nodes), folded.x, net, request.observer, steps=request.task.iterations,
+        every=max(1, plan.every // 3), units=units,
+    )  # fmt: skip
+
+
+def _solved(request: Request, choice: Choice, folded: _Folded, solver: PathSolver, curve: Curve) -> list[Tensor]:
+    """Every penalty as exactly as the choice needs it; of each the points of all instances, and its losses on the curve."""
+    scaling, problem, penalties = folded.scaled.scaling, folded.scaled.problem, folded.penalties
+    along, points = request.listeners.along, list[Tensor]()
 
     def losses_at(p: int, tolerance: float) -> NodeTensor:
-        walk.to(problem.reg.with_penalized(_bare(penalties[p], task, scaled)), tolerance)
-        points[p : p + 1] = [walk.points]
+        bare = scaling.penalty(penalties[p], standardise=request.task.standardise)
+        solver.solve(problem.reg.with_penalized(bare), tolerance)
+        points[p : p + 1] = [solver.points]
         if along:
             along((p + 1) / (len(penalties) + 1), f"penalty {p + 1} of {len(penalties)}, {penalties[p]:.3g}")
-        return folds.losses(problem, walk.x[1:])
+        return folded.folds.losses(problem, solver.x[1:])
 
-    def told(own: NodeTensor) -> np.ndarray:
-        return (total(own)[0] / n).numpy()
-
-    if walk.exact:  # then nothing waits for the losses, and all travel at once
+    if solver.exact:  # then nothing waits for the losses, and all travel at once
         own = torch.cat([losses_at(p, choice.tolerance) for p in range(len(penalties))], dim=-1)
-        for losses in np.split(told(own), len(penalties)):
+        for losses in np.split(folded.mean(own), len(penalties)):
             curve.add(losses, choice.tolerance)
     else:
         for p in range(len(penalties)):
             tolerance = curve.next_tolerance()
-            curve.add(told(losses_at(p, tolerance)), tolerance)
+            curve.add(folded.mean(losses_at(p, tolerance)), tolerance)
     while (doubtful := curve.doubtful()) is not None:
-        walk.back(points[doubtful])
-        curve.put(doubtful, told(losses_at(doubtful, choice.tolerance)), choice.tolerance)
-    decided = curve.decided
+        solver.restore(points[doubtful])
+        curve.put(doubtful, folded.mean(losses_at(doubtful, choice.tolerance)), choice.tolerance)
     if along:
-        along(1.0, f"{len(penalties)} penalties, {penalties[decided.chosen]:.3g} chosen")
-    spent, _ = ledger(net, observer, setup)
+        along(1.0, f"{len(penalties)} penalties, {penalties[curve.decided.chosen]:.3g} chosen")
+    return points
+
+
+def _report(
+    request: Request, choice: Choice, folded: _Folded, curve: Curve, points: list[Tensor], setup: Traffic, begun: float
+) -> PenaltyPath:  # fmt: skip
+    """The path in the units of the data, and what it cost; set-up ended with this traffic."""
+    task, problem, scaling, decided = request.task, folded.scaled.problem, folded.scaled.scaling, curve.decided
+    spent, _ = ledger(request.net.traffic, request.observer, setup)
     name, times = MEASURES.get(task.loss, ("mean loss", 1.0))
-    times = np.ldexp(times, 2 * scaled.response)
-    models = [in_units(point[0], problem, scaled, task.intercept) for point in points]
-    path = PenaltyPath(
-        columns=columns, measure=name, penalties=penalties,
+    times = np.ldexp(times, 2 * scaling.response)
+    models = [in_units(point[0], problem, scaling, task.intercept) for point in points]
+    return PenaltyPath(
+        columns=request.samples.columns, measure=name, penalties=folded.penalties,
         coefficients=[w.tolist() for w, _ in models], intercepts=[shift.tolist() for _, shift in models],
-        scale=scaled.size.tolist(),
+        scale=scaling.size.tolist(),
         losses=(times * np.array(curve.losses)).tolist(), mean=(times * decided.mean).tolist(),
         error=(times * decided.error).tolist(), tolerances=curve.tolerances, best=decided.best, chosen=decided.chosen,
         rule=choice.rule, folds="one site each" if choice.folds == SITES else f"{choice.folds} inside the sites",
         rounds=spent.rounds, bytes=spent.bytes, seconds=time.perf_counter() - begun, traffic=spent,
     )  # fmt: skip
-    known = Known(scaled, plan, points[path.chosen][0], setup, walk.curvature, odd)
-    also |= {"columns": columns, "weights": weights, "names": names, "caution": caution}
-    return fit_model(features, targets, replace(task, l1=path.penalty), net, observer, known=known, **also), path
-
-
-def _bare(l1: float, task: Task, scaled: Scaling) -> Regularizer:
-    """Of the features alone."""
-    return scaled.penalty(l1, standardise=task.standardise)
-
-
-def _walk(
-    plan: Plan, problem: Sampled, every: Sampled, folds: Folds, x: Tensor, task: Task, net: Network, observer: Observer,
-    total: Total, units: Units,
-) -> Walk:  # fmt: skip
-    """As the plan is for one fit; `every` has an instance for all samples and one for those outside of each fold."""
-    n = net.topology.n
-    if plan.algorithm is None and problem.quadratic:
-        return Moments(problem, folds.inside(problem), folds.share, x, total, n)
-    if plan.algorithm is None:
-        return Newton(every, x, total, observer, n, units)
-    return Iterated(
-        every, plan.algorithm.at(net.nodes), x, net, observer, steps=task.iterations, every=max(1, plan.every // 3), units=units
-    )

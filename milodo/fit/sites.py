@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, shortened
 from milodo.fit.cells import CLASSES, is_number, names, numbers
-from milodo.fit.model import Plan, fit_model
+from milodo.fit.model import fit_model
 from milodo.fit.path import Choice, PenaltyPath, fit_path
+from milodo.fit.request import Listeners, Request, Samples
 from milodo.fit.task import Fit, SiteFacts, Task
-from milodo.network import Network, Observer, StackedNetwork, StackedObserver
+from milodo.network import StackedNetwork, StackedObserver
 
 SHORT = 150
 """Characters of a list of names that is not all a message says."""
@@ -38,48 +37,33 @@ class Site:
         return len(self.features)
 
 
-def fit_here(
-    sites: Sequence[Site],
-    task: Task,
-    progress: Callable[[int, float], None] | None = None,
-    announce: Callable[[Plan], None] | None = None,
-    listing: Callable[[Sequence[SiteFacts]], None] | None = None,
-    caution: Callable[[str], None] | None = None,
-) -> Fit:
-    """All sites in this process: a simulation that moves no bytes, and counts those it would move.
-
-    `listing` is shown the sites before anything is computed, and `caution` told what may be wrong with their data.
-    """
-    sites, net, classes, facts = _met(sites, task, listing)
-    also: dict[str, Any] = {"names": [fact.name for fact in facts], "caution": caution}
-    fit = fit_sites(sites, classes, task, net, StackedObserver(net), progress=progress, announce=announce, **also)
-    return replace(fit, sites=facts)
+def fit_here(sites: Sequence[Site], task: Task, listeners: Listeners | None = None) -> Fit:
+    """All sites in this process: a simulation that moves no bytes, and counts those it would move."""
+    request, facts = _met(sites, task, listeners or Listeners())
+    return replace(fit_model(request), sites=facts)
 
 
 def choose_here(
-    sites: Sequence[Site], task: Task, choice: Choice, listing: Callable[[Sequence[SiteFacts]], None] | None = None, **also: Any
-) -> tuple[Fit, PenaltyPath]:
-    """The same with a penalty that is chosen; `also` are further arguments of fit_path."""
-    sites, net, classes, facts = _met(sites, task, listing)
-    also["names"] = [fact.name for fact in facts]
-    fit, path = choose_sites(sites, classes, task, choice, net, StackedObserver(net), **also)
+    sites: Sequence[Site], task: Task, choice: Choice, listeners: Listeners | None = None
+) -> tuple[Fit, PenaltyPath]:  # fmt: skip
+    """The same with a penalty that is chosen."""
+    request, facts = _met(sites, task, listeners or Listeners())
+    fit, path = fit_path(request, choice)
     return replace(fit, sites=facts), path
 
 
-def _met(
-    sites: Sequence[Site], task: Task, listing: Callable[[Sequence[SiteFacts]], None] | None
-) -> tuple[list[Site], StackedNetwork, tuple[str, str] | None, tuple[SiteFacts, ...]]:
+def _met(sites: Sequence[Site], task: Task, listeners: Listeners) -> tuple[Request, tuple[SiteFacts, ...]]:
     sites = [in_order(site, sites[0].name, sites[0].columns) for site in sites]
     facts = tuple(facts_of(site, task) for site in sites)
-    if listing:
-        listing(facts)
+    if listeners.listing:
+        listeners.listing(facts)
     for (one, first), (two, other) in combinations(zip(facts, sites, strict=True), 2):
         alike = may_be_the_same(one, two) and np.array_equal(first.features[:1], other.features[:1])
         if alike and content_digest(first) == content_digest(other):
             raise twice(first.name, other.name)
     net = StackedNetwork(task.topology(len(sites)), task.weights)
     classes = two_classes([fact.classes or () for fact in facts], task.target) if task.loss == "logistic" else None
-    return list(sites), net, classes, facts
+    return Request(samples_of(sites, task, classes, facts), task, net, StackedObserver(net), listeners), facts
 
 
 def facts_of(site: Site, task: Task) -> SiteFacts:
@@ -109,26 +93,15 @@ def twice(first: str, other: str) -> InvalidInput:
     )
 
 
-def fit_sites(
-    sites: Sequence[Site], classes: tuple[str, str] | None, task: Task, net: Network, observer: Observer, **also: Any
-) -> Fit:
-    """The model of all sites, from those held here; `also` are further arguments of fit_model."""
-    return fit_model(*_arrays(sites, classes, task), task, net, observer, columns=sites[0].columns, classes=classes, **also)
-
-
-def choose_sites(
-    sites: Sequence[Site], classes: tuple[str, str] | None, task: Task, choice: Choice, net: Network, observer: Observer,
-    **also: Any,
-) -> tuple[Fit, PenaltyPath]:  # fmt: skip
-    """The same with a penalty that is chosen; `also` are further arguments of fit_path."""
-    arrays = _arrays(sites, classes, task)
-    return fit_path(*arrays, task, choice, net, observer, columns=sites[0].columns, classes=classes, **also)
-
-
-def _arrays(sites: Sequence[Site], classes: tuple[str, str] | None, task: Task) -> tuple[list[Tensor], list[Tensor]]:
-    features = [torch.from_numpy(site.features) for site in sites]
-    targets = [torch.from_numpy(indicator(site, classes) if classes else numeric_target(site, task.target)) for site in sites]
-    return features, targets
+def samples_of(
+    sites: Sequence[Site], task: Task, classes: tuple[str, str] | None, everybody: Sequence[SiteFacts] = ()
+) -> Samples:  # fmt: skip
+    """Of the sites held here, beside everybody's facts."""
+    targets = [indicator(site, classes) if classes else numeric_target(site, task.target) for site in sites]
+    return Samples(
+        features=[torch.from_numpy(site.features) for site in sites], targets=[torch.from_numpy(each) for each in targets],
+        columns=sites[0].columns, classes=classes, sites=[facts.name for facts in everybody],
+    )  # fmt: skip
 
 
 def in_order(site: Site, first: str, columns: Sequence[str]) -> Site:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import hessian
 
 from milodo.errors import InvalidInput, quoted, unknown, whole
 from milodo.network import Observer
 from milodo.problems.regularizers import Regularizer
-from milodo.solvers.certificates import OBSERVER, Certificate, KKTResidualWithHessian
+from milodo.solvers.objective import Objective
 from milodo.types import NodeScalar, NodeTensor, Point, Step
 
 
-class Problem(ABC):
+class Problem(Objective):
     """The f_i of the nodes held here, and the shared r. Leading axes of the data are instances."""
 
     reg: Regularizer
@@ -61,6 +60,10 @@ class Problem(ABC):
         """f_i and ∇f_i where f_i sees u."""
         return self.value(u), self.grad(u)
 
+    def between(self, x: Point, other: Point, lengths: Tensor) -> Tensor:
+        """f_i at x + t (other - x) for every t of the lengths [lengths, n], x and other being points that all nodes share."""
+        return self.value(self.everywhere(x + lengths.unsqueeze(-1) * (other - x)))
+
     @abstractmethod
     def lipschitz(self) -> NodeScalar:
         """L_i >= the Lipschitz constant of ∇f_i [*batch, n]."""
@@ -85,58 +88,6 @@ class Problem(ABC):
     def knows_hessian(self) -> bool:
         """Whether hessian_from() can answer."""
         return False
-
-    lacks_rank: bool = False
-    """Whether the Hessian of the mean of all f_i is known to be singular everywhere."""
-
-    def pooled(self) -> Problem:
-        """The same objective with all data at one node, where that is known."""
-        return self
-
-    def in_own_units(self) -> tuple[Problem, Tensor]:
-        """The same in units in which its numbers are about 1, where such are known, and by what x is multiplied there."""
-        return self, torch.ones(*self.batch, self.d, dtype=self.dtype, device=self.device)
-
-    def mean_lipschitz(self) -> Tensor:
-        """Of the mean of all f_i held here, at most [*batch, 1]."""
-        return OBSERVER.mean(self.lipschitz(), dim=-1).unsqueeze(-1)
-
-    def exact_gradient(self, x: Point) -> tuple[Point, Any]:
-        """∇f(x) of all nodes held here, as exactly as it can be had, and what `exact_gap` asks for beside it."""
-        return OBSERVER.mean(self.grad(self.everywhere(x)), dim=-2), None
-
-    def exact_gap(self, x: Point, gradient: Point, slopes: Any) -> Tensor | None:
-        """The duality gap at x; None where the problem knows none."""
-        return None
-
-    def gradient_size(self, x: Point) -> Tensor:
-        """The size of the gradients whose mean is ∇f(x): of all nodes, or of all samples."""
-        return OBSERVER.mean(self.grad(self.everywhere(x)).norm(dim=-1), dim=-1)
-
-    def mean_hessian(self, x: Point, index: tuple[int, ...]) -> Tensor:
-        """∇²f(x) of one instance [d, d]."""
-
-        def objective(point: Tensor) -> Tensor:
-            return self.value(self.everywhere(point.expand(*self.batch, -1))).mean(-1)[index]
-
-        return cast(Tensor, hessian(objective)(x[index]))
-
-    def hessian_blocks(self, x: Point, index: tuple[int, ...], free: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
-        """∇²f(x) of one instance restricted to the free coordinates, and ∇²f(x) · fixed there."""
-        full = self.mean_hessian(x, index)
-        return full[free][:, free], full[free] @ fixed
-
-    def turning(self, index: tuple[int, ...]) -> float:
-        """R with |d/dt ∇²f(x + t v)| <= R ‖v‖ ∇²f(x + t v), for one instance: how fast curvature can change."""
-        return math.inf
-
-    def separates(self, x: Point, index: tuple[int, ...]) -> bool:
-        """Whether x tells two classes apart without a mistake: t x does so ever better as t grows, and f falls."""
-        return False
-
-    def certificates(self) -> tuple[Certificate, ...]:
-        """What may prove that a point is near the minimum, in the order in which it is tried."""
-        return (KKTResidualWithHessian(),)
 
     @property
     def quadratic(self) -> bool:

@@ -236,10 +236,6 @@ class Sampled(Problem):
         """Newton's step for the intercepts alone [*batch, intercepts], where u is predicted."""
         return self.intercept_step(u, self.loss_slope(u), observer)
 
-    def between(self, x: Point, other: Point, lengths: Tensor) -> Tensor:
-        """f_i at x + t (other - x) for every t of the lengths [lengths, n], x and other being points that all nodes share."""
-        return self.value(self.everywhere(x + lengths.unsqueeze(-1) * (other - x)))
-
     def moved(self, u: Tensor, x: Point, step: Tensor) -> Tensor:
         """What is predicted at x, whose intercepts have just moved by -step from where u was."""
         return self.predict(self.everywhere(x))
@@ -268,10 +264,8 @@ class Sampled(Problem):
 
     @property
     def certifies(self) -> bool:
-        return (
-            self.reg.penalized.dual_scaling(torch.ones(self.d - self.reg.unpenalized, dtype=self.dtype, device=self.device))
-            is not None
-        )
+        ones = torch.ones(self.d - self.reg.unpenalized, dtype=self.dtype, device=self.device)
+        return self.reg.penalized.dual_scaling(ones) is not None
 
     def duality_gap(self, x: Point, u: Tensor, v: Tensor, gradient: Point, observer: Observer) -> Tensor | None:
         """[f(x) + f*(dual)] + [r(x) + r*(-g)] with dual = s v / M, written as two sums of non-negative terms:

@@ -11,7 +11,7 @@ from typing import Any
 
 from milodo.errors import FaultyNode, Stopped
 from milodo.files import locked, make_writable
-from milodo.fit import Choice, Fit, PenaltyPath, Plan, Site, Task, choose_sites, fit_sites
+from milodo.fit import Choice, Fit, Listeners, PenaltyPath, Request, Site, Task, fit_model, fit_path, samples_of
 from milodo.fit.sites import content_digest, facts_of, in_order, may_be_the_same, numeric_target, same_columns, twice, two_classes
 from milodo.fit.task import SiteFacts
 from milodo.learned.checkpoint import find_optimizer, read_card
@@ -22,20 +22,6 @@ from milodo.topology import Topology
 
 SLOW = {"n": 1 << 14, "r": 8, "p": 1}
 """Of scrypt: some 50 ms a guess for whoever would guess the rows of a small site from their digest."""
-
-
-@dataclass(frozen=True)
-class Reports:
-    """Who is told what on the way; None where nobody listens."""
-
-    progress: Callable[[int, float], None] | None = None
-    """Iteration, and how far from the end."""
-    along: Callable[[float, str], None] | None = None
-    """The part of a path that is done, and in words."""
-    announce: Callable[[Plan], None] | None = None
-    listing: Callable[[Sequence[SiteFacts]], None] | None = None
-    """All sites, once they are known."""
-    caution: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +44,7 @@ class Place:
 
 
 def fit_with_others(
-    site: Site, task: Task, group: Group, *, place: Place, reports: Reports, choice: Choice | None = None,
+    site: Site, task: Task, group: Group, *, place: Place, listeners: Listeners, choice: Choice | None = None,
     write: Callable[[Fit, PenaltyPath | None, Path], None],
 ) -> tuple[Fit, PenaltyPath | None]:  # fmt: skip
     """This process's site, with the others of the group. Names of columns and classes are compared at the meeting point;
@@ -77,8 +63,8 @@ def fit_with_others(
     everybody = group.agree(_facts(site, task, choice, place, graph, keeper), lambda rank: f"node {rank} (rank {rank})")
     sites = [_named(rank, SiteFacts(**other["site"])) for rank, other in enumerate(everybody)]
     site = _matched(site, sites, everybody)
-    if reports.listing:
-        reports.listing(sites)
+    if listeners.listing:
+        listeners.listing(sites)
     refuse_copies(site, sites, group, everybody[0]["salt"])
     pair = two_classes([other.classes or () for other in sites], task.target) if task.loss == "logistic" else None
     if keeper is not None:
@@ -90,13 +76,9 @@ def fit_with_others(
     group.meet("agreed")
     with locked(place.folder(group.rank)):
         group.meet("ready")
-        also: dict[str, Any] = {"keeper": keeper, "progress": reports.progress}
-        also |= {"announce": reports.announce, "caution": reports.caution, "names": [other.name for other in sites]}
+        request = Request(samples_of([site], task, pair, sites), task, net, observer, listeners, keeper)
         try:
-            if choice is None:
-                found, path = fit_sites([site], pair, task, net, observer, **also), None
-            else:
-                found, path = choose_sites([site], pair, task, choice, net, observer, along=reports.along, **also)
+            found, path = (fit_model(request), None) if choice is None else fit_path(request, choice)
         except FaultyNode as fault:
             group.stop(fault.at(sites[fault.node].name))
             raise Stopped(fault.at(sites[fault.node].name)) from fault

@@ -34,6 +34,8 @@ class Snapshots:
         self.folder, self.rank, self.net, self.every, self.run = folder, rank, net, every, run
         self.kept = 2 + net.topology.reach // every
         self.chosen: int | None = None
+        self.method = ""
+        """Whose states these are: a fit may go on with another method, which does not begin from them."""
         self.notes: Callable[[], dict[str, Any]] = dict
         """What else to keep, asked for at every snapshot."""
         self.restored: Callable[[dict[str, Any] | None], object] = lambda notes: None
@@ -66,7 +68,7 @@ class Snapshots:
         parts = leaves(state)
         tensors = {n: v.detach().cpu().contiguous().clone() for n, v in parts.items() if isinstance(v, torch.Tensor)}
         others = {n: v for n, v in parts.items() if not isinstance(v, torch.Tensor)}
-        facts = {**self._identity(k), "others": others, "notes": self.notes()}
+        facts = {**self._identity(k), "method": self.method, "others": others, "notes": self.notes()}
         facts |= {"traffic": self.net.traffic.to_json(), "checks": self.net.checks.to_json()}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -101,6 +103,9 @@ class Snapshots:
             raise InvalidInput(f"{path}: not a snapshot ({shortened(error)}). Start again without resuming.") from error
         if not isinstance(facts, dict) or not self._identity(self.chosen).items() <= facts.items():
             raise InvalidInput(f"{path}: a snapshot of another run. Start again without resuming, or in another folder.", "out")
+        if facts.get("method", self.method) != self.method:
+            self.restored(None)
+            return None
         try:
             if not isinstance(others := facts["others"], dict):
                 raise ValueError(f"its other parts are {quoted(others)}")

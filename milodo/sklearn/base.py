@@ -13,7 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput, as_float, quoted, whole
-from milodo.fit import Fit, Task, fit_model
+from milodo.fit import Fit, Request, Samples, Task, fit_model
 from milodo.network import Ledger, StackedNetwork, StackedObserver
 from milodo.sklearn.dealing import Dealt, deal, rows_of
 from milodo.status import Status
@@ -84,8 +84,13 @@ class Decentralized(BaseEstimator):
         l1, l2 = self._penalties(data.weight)
         task = self._task(l1, l2)
         net = StackedNetwork(task.topology(len(data.features)), task.weights)
-        also: dict[str, Any] = {"columns": self._columns, "names": data.called, "labels": self._labels, "weights": data.weights}
-        return fit_model(data.features, data.targets, task, net, StackedObserver(net), **also)
+        return fit_model(Request(self._samples(data), task, net, StackedObserver(net)))
+
+    def _samples(self, data: Dealt) -> Samples:
+        return Samples(
+            features=data.features, targets=data.targets, columns=self._columns, weights=data.weights, labels=self._labels,
+            sites=data.called,
+        )  # fmt: skip
 
     @property
     def _labels(self) -> tuple[str, ...]:

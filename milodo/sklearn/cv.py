@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from milodo.errors import InvalidInput, as_float, quoted, whole
-from milodo.fit import Choice, Fit, PenaltyPath, fit_path
+from milodo.fit import Choice, Fit, PenaltyPath, Request, fit_path
 from milodo.fit.folds import SITES
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.sklearn.base import ITERATIONS, TOLERANCE, Decentralized
@@ -86,10 +86,7 @@ class Chooses(Decentralized):
         assert isinstance(data, InFolds)
         task, choice = self._task(0.0, 0.0), self._choice(data)
         net = StackedNetwork(task.topology(len(data.features)), task.weights)
-        fit, self.path_ = fit_path(
-            data.features, data.targets, task, choice, net, StackedObserver(net), columns=self._columns, weights=data.weights,
-            dealt=data.folds, names=data.called, labels=self._labels,
-        )  # fmt: skip
+        fit, self.path_ = fit_path(Request(self._samples(data), task, net, StackedObserver(net)), choice, data.folds)
         return fit
 
 

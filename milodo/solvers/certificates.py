@@ -9,15 +9,17 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from milodo.network import StackedObserver
-from milodo.solvers.objective import Objective
 from milodo.types import Point
+
+if TYPE_CHECKING:
+    from milodo.solvers.objective import Objective
 
 OBSERVER = StackedObserver()
 EPS, TINY = torch.finfo(torch.float64).eps, torch.finfo(torch.float64).tiny

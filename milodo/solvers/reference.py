@@ -78,14 +78,11 @@ def optimum(
 def _solved(problem: Objective, tolerance: float, iterations: int, progress: Callable[[float], None] | None) -> _Best:
     best, L = _Best(problem, tolerance), problem.mean_lipschitz()
 
-    def gradient(x: Point) -> Point:
-        return OBSERVER.mean(problem.grad(problem.everywhere(x)), dim=-2)
-
     first_order = best.x
     block, done, stale = 100, 0, 0
     while done < iterations and stale < PATIENCE and not bool(best.settled.all()):
         before = best.bound
-        x = first_order = fista(first_order, gradient, problem.reg.prox, 1 / L, block)
+        x = first_order = fista(first_order, problem.mean_gradient, problem.reg.prox, 1 / L, block)
         best.take(x)
         for _ in range(NEWTON_STEPS):
             x = semismooth_step(problem, x, L)

@@ -18,7 +18,6 @@ from milodo.config import Experiment, StageTable
 from milodo.errors import InvalidInput
 from milodo.files import FORMAT, read_versioned_json, write_json
 from milodo.folder import RunFolder
-from milodo.judge import GROWTH, Judge
 from milodo.learned import fused
 from milodo.learned.checkpoint import save_optimizer
 from milodo.loop import advance, iterate
@@ -26,6 +25,7 @@ from milodo.metrics import consensus_error, mean_point
 from milodo.network import Network, StackedObserver
 from milodo.problems import Problem
 from milodo.provenance import provenance
+from milodo.stopping import GROWTH, StoppingCriterion
 from milodo.training.evolution import estimate, whole_run
 from milodo.training.log import Log, Row
 from milodo.training.loss import MetaLoss, falling
@@ -205,7 +205,7 @@ class Trainer:
         state = next(iterate(self.optimizer, problem, net))
         # Random first weights need not converge yet: only what is no longer finite is undone.
         growth = math.inf if self.table.optimizer.from_scratch else GROWTH
-        judge = Judge(problem.at_step(0), OBSERVER, steps=stage.K, growth=growth)  # a minibatch shows a blow-up, too
+        judge = StoppingCriterion(problem.at_step(0), OBSERVER, steps=stage.K, growth=growth)  # a minibatch shows a blow-up, too
         for first in range(1, stage.K, stage.K_T):
             state, loss, norm = self._segment(state, problem, best, range(first, first + stage.K_T), net)
             losses.append(loss)
@@ -259,7 +259,7 @@ class Trainer:
             self.adam.step()
         return detached(state), float(loss.detach()), float(norm)
 
-    def _sane(self, x: torch.Tensor, judge: Judge) -> bool:
+    def _sane(self, x: torch.Tensor, judge: StoppingCriterion) -> bool:
         return not bool(judge.diverged(judge.loss(x)).any())
 
     def _return_to_last_batch(self) -> None:

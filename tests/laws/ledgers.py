@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from milodo.fit import Fit, Site, Task, fit_sites
+from milodo.fit import Fit, Request, Site, Task, fit_model, samples_of
 from milodo.network import DistributedNetwork, TreeObserver
 from milodo.network.distributed import WIRES
 from milodo.runtime.group import joined
@@ -92,7 +92,7 @@ def one(rank: int, port: int, out: Path) -> None:
             outside.barrier()
             before, ready = payload(port), len(WIRES[dist.group.WORLD].inboxes)
             outside.barrier()
-            fit = fit_sites([sites(task)[rank]], classes(task), task, net, observer)
+            fit = fit_model(Request(samples_of([sites(task)[rank]], task, classes(task)), task, net, observer))
             outside.barrier()
             kernel = payload(port) - before
             ready = len(WIRES[dist.group.WORLD].inboxes) - ready

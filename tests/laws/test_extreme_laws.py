@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from asked import asked
 
 from milodo.errors import InvalidInput
 from milodo.fit import Fit, Task, fit_model
@@ -41,7 +42,7 @@ def fitted(X, y, **task) -> Fit:
     features = [torch.from_numpy(part.copy()) for part in np.split(X, ends)]
     targets = [torch.from_numpy(part.copy()) for part in np.split(y, ends)]
     net = StackedNetwork(f"ring({len(SIZES)})")
-    return fit_model(features, targets, Task(target="y", **task), net, StackedObserver(), columns=tuple("abcd"))
+    return fit_model(asked(features, targets, Task(target="y", **task), net, StackedObserver(), columns=tuple("abcd")))
 
 
 def penalties(l1, l2, columns, response, standardise):
@@ -162,7 +163,7 @@ def test_rows_that_are_all_the_same(size, intercept, standardise, target):
             [torch.tensor([v], dtype=torch.float64) for v in target],
         )
         task = Task(target="y", intercept=intercept, standardise=standardise, iterations=100)
-        fit = fit_model(*sites, task, StackedNetwork("path(3)"), StackedObserver(), columns=tuple("abcdefghij"))
+        fit = fit_model(asked(*sites, task, StackedNetwork("path(3)"), StackedObserver(), columns=tuple("abcdefghij")))
         assert fit.status is Status.CONVERGED and fit.iterations <= 5 and fit.residual < 1e-8
         if standardise or intercept:  # columns are centred, and nothing is left of them
             assert not np.any(fit.coefficients)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from asked import asked
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold
@@ -15,10 +16,10 @@ from sklearn.model_selection import KFold
 from milodo.errors import InvalidInput
 from milodo.fit import Choice, Task, fit_model, fit_path
 from milodo.fit.folds import Folds, deal_folds
-from milodo.fit.newton import Here, Newton
-from milodo.fit.walk import Moments
-from milodo.fit.walk import Newton as NewtonWalk
-from milodo.metrics import Units, off_by
+from milodo.fit.newton import NewtonOnSums
+from milodo.fit.path_solvers import MomentsPath, NewtonPath
+from milodo.loop import Stop, iterate, solve
+from milodo.metrics import Units, optimality_error
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, LeastSquares, LogisticRegression, Softmax, Zero, optimum
 from milodo.problems.sampled import Sampled
@@ -62,13 +63,17 @@ def test_newtons_steps_never_lead_uphill_and_end_at_the_minimum_from_far_away(re
     far[:4] = torch.tensor([1.0, -2.0, 1.5, -1.0])
     values.append(float(problem.objective(far, OBSERVER)))
 
-    def off(_: int, here: Here) -> float:
+    method, units = NewtonOnSums(), Units.of(problem, OBSERVER)
+    stop = Stop(steps=60, tolerance=1e-10, every=1)
+    for state in itertools.islice(iterate(method, problem, net, x0=problem.everywhere(far)), 1, 30):
+        here = method.evaluated(state)
+        assert here is not None
         values.append(float(problem.objective(here.x, OBSERVER)))
         torch.testing.assert_close(here.value, problem.objective(here.x, OBSERVER))
-        return float(off_by(problem, problem.everywhere(here.x), OBSERVER, Units.of(problem, OBSERVER)).worst)
-
-    x, left, _ = Newton(problem, net.total, 3, net.nodes).run(far, off, 1e-10)
-    assert left <= 1e-10 and values[0] > 2 * values[-1]
+        torch.testing.assert_close(here.gradient, problem.grad(problem.everywhere(here.x)).mean(-2))
+    result = solve(method, problem, net, stop, x0=problem.everywhere(far), units=units)
+    x, left = result.x[0], float(optimality_error(problem, result.x, OBSERVER, units).worst)
+    assert result.status is Status.CONVERGED and left <= 1e-10 and values[0] > 2 * values[-1]
     assert all(later <= before * (1 + 1e-12) for before, later in itertools.pairwise(values))
     if k == 2:
         best = optimum(problem)
@@ -114,28 +119,28 @@ def test_along_penalties_every_model_is_as_exact_as_was_asked_for(k):
     problem, folds, net = folded(3, k, rows=30)
     every, x = problem.reweighed(folds.training(problem)), torch.zeros(problem.d, dtype=torch.float64)
     if k is None:
-        walk = Moments(problem, folds.inside(problem), folds.share, x, net.total, 3)
+        walk = MomentsPath(problem, folds.inside(problem), folds.share, x, net.total, 3)
     else:
-        walk = NewtonWalk(every, x, net.total, OBSERVER, 3)
+        walk = NewtonPath(every, x, net.total, OBSERVER, 3)
     units = Units.of(every, OBSERVER)
     for lam in (0.5, 0.1, 0.01, 1e-4, 0.2):
-        walk.to(L1(lam), 1e-9)
-        assert float(off_by(every.under(L1(lam)), walk.x, OBSERVER, units).worst.max()) <= 1e-9
+        walk.solve(L1(lam), 1e-9)
+        assert float(optimality_error(every.under(L1(lam)), walk.x, OBSERVER, units).worst.max()) <= 1e-9
     points = walk.points
-    walk.to(L1(0.5), 1e-9)
-    walk.back(points)
+    walk.solve(L1(0.5), 1e-9)
+    walk.restore(points)
     assert torch.equal(walk.points, points)
 
 
 def test_folds_that_are_like_all_samples_go_the_same_way_with_the_curvature_they_borrow(monkeypatch):
     """Every fold holds the same rows, so that all samples but a fold's have their share of everybody's curvature and gradient."""
-    monkeypatch.setattr("milodo.fit.walk.STEPS", 1)
+    monkeypatch.setattr("milodo.fit.path_solvers.STEPS", 1)
     A, b = classes(2, rows=10)
     problem = LogisticRegression(A.repeat(1, 4, 1), b[..., 1].repeat(1, 4), Zero())
     problem, net = problem.reweighed(torch.ones(3, 40, dtype=torch.float64)), StackedNetwork("path(3)")
     folds = Folds.of_sites(problem, [torch.arange(40) // 10 for _ in range(3)], 4, net.total, 3, classes=True)
-    walk = NewtonWalk(problem.reweighed(folds.training(problem)), torch.zeros(4, dtype=torch.float64), net.total, OBSERVER, 3)
-    walk.to(Zero(), 1e-9)
+    walk = NewtonPath(problem.reweighed(folds.training(problem)), torch.zeros(4, dtype=torch.float64), net.total, OBSERVER, 3)
+    walk.solve(Zero(), 1e-9)
     assert bool((walk.points != 0).all())
     torch.testing.assert_close(walk.points, walk.points[:1].expand_as(walk.points), rtol=1e-12, atol=0)
 
@@ -152,7 +157,7 @@ def test_a_column_that_is_the_same_everywhere_explains_nothing(loss, constant):
         features = [torch.cat((X, torch.full((len(X), 1), constant).double()), dim=1) for X in features] if extra else features
         columns = tuple("abcde"[: features[0].shape[1]])
         task = Task(target="y", loss=loss, l1=0.01)
-        seen.append(fit_model(features, targets, task, StackedNetwork("path(3)"), OBSERVER, columns=columns))
+        seen.append(fit_model(asked(features, targets, task, StackedNetwork("path(3)"), OBSERVER, columns=columns)))
     bare, fit = seen
     assert fit.status is bare.status is Status.CONVERGED and fit.coefficients[-1] == 0
     assert fit.coefficients[:-1] == pytest.approx(bare.coefficients, abs=1e-6 * np.abs(bare.coefficients).max())
@@ -174,7 +179,7 @@ def test_a_least_loss_lies_at_the_end_only_where_there_is_a_path_to_go_further()
     A, _ = classes(2, rows=10)
     parts = [*A], [X.sum(-1) for X in A], Task(target="y")
     found = [
-        fit_path(*parts, Choice(alphas=alphas, folds=2), StackedNetwork("path(3)"), OBSERVER, columns=tuple("abcd"))[1]
+        fit_path(asked(*parts, StackedNetwork("path(3)"), OBSERVER, columns=tuple("abcd")), Choice(alphas=alphas, folds=2))[1]
         for alphas in ((0.1,), (1.0, 0.1, 0.01))
     ]
     assert found[0].best == 0 and not found[0].at_end

@@ -21,11 +21,11 @@ from sklearn.datasets import load_breast_cancer
 from milodo.algorithms import METHODS, TreeAPG
 from milodo.checks import Checks, Pace, digests, exact_norm, next_look
 from milodo.errors import InvalidInput
-from milodo.fit import Choice, Site, Task, choose_here, fit_here
+from milodo.fit import Choice, Listeners, Site, Task, choose_here, fit_here
 from milodo.fit.saved import read_fit
 from milodo.fit.tables import write_fit
 from milodo.loop import Stop, solve
-from milodo.metrics import Units, off_by
+from milodo.metrics import Units, optimality_error
 from milodo.network import Observer, StackedNetwork, StackedObserver
 from milodo.network.frames import HEADER
 from milodo.problems import LeastSquares, LogisticRegression, optimum
@@ -143,7 +143,7 @@ def test_totals_are_the_sums_of_their_parts(name, penalties, tmp_path):
 @pytest.mark.parametrize("name", ["Moments", "no penalty", "Newton"])
 def test_what_is_announced_is_about_what_is_used(name):
     said, task = [], ledgers.CASES[name]
-    fit = fit_here(ledgers.sites(task), task, announce=lambda plan: said.append(plan.cost))
+    fit = fit_here(ledgers.sites(task), task, Listeners(announce=lambda plan: said.append(plan.cost)))
     if name != "Newton":
         assert said[0].startswith(f"about {amount(fit.bytes)} in {fit.rounds} rounds (")
         return
@@ -204,7 +204,7 @@ def test_a_look_finds_what_all_its_sums_apart_would(alike):
         settled = problem.settled(x.mean(-2), OBSERVER)
         torch.testing.assert_close(look.point, settled)
         torch.testing.assert_close(look.objective, problem.objective(settled, OBSERVER))
-        truth = off_by(problem, problem.everywhere(settled), OBSERVER, units)
+        truth = optimality_error(problem, problem.everywhere(settled), OBSERVER, units)
         torch.testing.assert_close(look.off.moved, truth.moved)
         torch.testing.assert_close(look.off.gap, truth.gap, rtol=1e-9, atol=1e-12)  # at the best intercept both duals are one
         torch.testing.assert_close(look.spread, (x - x.mean(-2)).norm(dim=-1).mean(), atol=1e-15, rtol=1e-12)

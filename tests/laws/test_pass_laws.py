@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from asked import asked
 
 from milodo.fit import Task, fit_model, pooled_problem, scaling
 from milodo.fit.pooled import LOSSES, total_of
@@ -204,7 +205,9 @@ def test_rows_that_lie_apart_are_the_same_rows():
     labels = [targets[0][k::3] for k in range(3)]
     fits = [
         fit_model(
-            X, labels, Task(target="y", loss="logistic", l2=0.1), StackedNetwork("ring(3)"), OBSERVER, columns=tuple("abcde")
+            asked(
+                X, labels, Task(target="y", loss="logistic", l2=0.1), StackedNetwork("ring(3)"), OBSERVER, columns=tuple("abcde")
+            )
         )
         for X in (apart, close)
     ]

@@ -7,6 +7,7 @@ import gc
 import numpy as np
 import pytest
 import torch
+from asked import asked
 from sklearn.linear_model import Lasso
 from torch.nn.parameter import UninitializedTensorMixin
 
@@ -175,9 +176,8 @@ def test_a_path_of_penalties_is_the_same_in_blocks(loss, monkeypatch):
     def chosen():
         net = StackedNetwork("ring(5)")
         choice = Choice(n_alphas=4, eps=0.05, folds=3)
-        fit, path = fit_path(
-            features, targets, Task(target="y", loss=loss), choice, net, OBSERVER, columns=("a", "b", "c", "d"), weights=weights
-        )
+        task = Task(target="y", loss=loss)
+        fit, path = fit_path(asked(features, targets, task, net, OBSERVER, columns=tuple("abcd"), weights=weights), choice)
         return np.array(fit.coefficients), np.array(path.losses), net.traffic.bytes
 
     together = chosen()
@@ -238,6 +238,6 @@ def test_sites_of_any_sizes_have_scikit_learns_answer():
     truth = Lasso(alpha=0.05, tol=1e-12).fit(X, y)
     net = StackedNetwork("ring(50)")
     fit = fit_model(
-        features, targets, Task(target="y", l1=0.05, tolerance=1e-10), net, OBSERVER, columns=tuple(map(str, range(20)))
+        asked(features, targets, Task(target="y", l1=0.05, tolerance=1e-10), net, OBSERVER, columns=tuple(map(str, range(20))))
     )
     assert np.array(fit.coefficients) == pytest.approx(truth.coef_, abs=1e-8) and fit.gap < 1e-10

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from asked import asked
 from rounding import HERE, Nudged, nudged_functions, ranks
 from trajectories import FEW, methods
 
@@ -43,7 +44,7 @@ LOCAL = {
     "solvers/fista.py": {"fista"}, "solvers/prox_newton.py": {"_aim", "sparse_quadratic", "value"},
     "network/base.py": {"_count"}, "network/coded.py": {"_packed"}, "network/frames.py": {"trimmed", "untrimmed"},
     "network/traffic.py": {"<genexpr>"}, "problems/base.py": {"check_finite"},
-    "bench/recorder.py": {"look"}, "fit/model.py": {"fit_model"}, "fit/path.py": {"<listcomp>"},
+    "bench/recorder.py": {"look"}, "fit/model.py": {"report"}, "fit/path.py": {"<listcomp>"},
 }  # fmt: skip
 """Where a rank may look at numbers of its own: small problems whose solutions are averaged
 or kept, lengths, counts, its own data; and, in the last line, what is written down at the end."""
@@ -185,9 +186,9 @@ def fitted(task, choice=None):
         own = [X[i] for i in net.nodes], [y[i] for i in net.nodes], task
         columns = tuple("abcd")
         if choice is None:
-            fit, chosen = fit_model(*own, net, observer, columns=columns), None
+            fit, chosen = fit_model(asked(*own, net, observer, columns=columns)), None
         else:
-            fit, path = fit_path(*own, choice, net, observer, columns=columns)
+            fit, path = fit_path(asked(*own, net, observer, columns=columns), choice)
             chosen = path.chosen, path.losses, path.tolerances
         return fit.sha256, fit.status, fit.iterations, fit.method, fit.rounds, chosen
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from trajectories import MORE, REMEMBERING, D, methods, remembering
 
 from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput
+from milodo.fit.newton import NewtonOnSums
 from milodo.learned import LEARNED
 from milodo.loop import Stop, iterate, solve
 from milodo.network import StackedNetwork, degraded, replicas
-from milodo.problems import Lasso
+from milodo.problems import Lasso, Logistic, LogisticRegression
 from milodo.runtime.snapshots import Snapshots, common, latest
+from milodo.status import Status
 
 GRAPH = "ring(4)"
 
@@ -46,6 +50,24 @@ def test_a_resumed_run_is_bit_identical(tmp_path, name, outage):
     resumed = solve(method, problem, again, Stop(steps=60), keeper=second)
     assert torch.equal(resumed.x, x) and resumed.k == 60
     assert vars(again.traffic) == vars(whole.traffic)
+
+
+def test_newton_on_sums_goes_on_where_it_was_and_another_method_does_not_begin_from_its_state(tmp_path):
+    """A fit keeps the states of both its methods in one place."""
+    problem, stop = Logistic(4, D, 30, 0.01).sample([0]), Stop(steps=20, tolerance=1e-12, every=1, patience=6)
+    problem = LogisticRegression(problem.A[0], problem.b[0], problem.reg)
+    whole, net, again = (StackedNetwork(GRAPH) for _ in range(3))
+    expected = solve(NewtonOnSums(), problem, whole, stop)
+    first = Snapshots(tmp_path, 0, net, 2, "run")
+    solve(NewtonOnSums(), problem, net, replace(stop, steps=3), keeper=first)
+    second = Snapshots(tmp_path, 0, again, 2, "run")
+    second.choose([first.available()])
+    resumed = solve(NewtonOnSums(), problem, again, stop, keeper=second)
+    assert expected.status is resumed.status is Status.CONVERGED and resumed.k == expected.k > 3
+    assert torch.equal(resumed.x, expected.x) and vars(again.traffic) == vars(whole.traffic)
+    third = Snapshots(tmp_path, 0, again, 2, "run")
+    third.chosen = first.available()[-1]
+    assert solve(METHODS["tree-apg"](), problem, again, Stop(steps=1), keeper=third).k == 1
 
 
 def ProxLike():

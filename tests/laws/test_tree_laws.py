@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from milodo.algorithms import METHODS, ProxATC, TreeAPG
 from milodo.errors import InvalidInput
 from milodo.loop import Stop, iterate, solve
-from milodo.metrics import Units, off_by
+from milodo.metrics import Units, optimality_error
 from milodo.network import Outage, StackedNetwork, StackedObserver, Traffic, degraded
 from milodo.problems import Lasso, LeastSquares, Logistic
 from milodo.status import Status
@@ -145,7 +145,7 @@ def test_safe_parameters_converge_on_every_graph_or_say_that_none_do(name, graph
             small = ProxATC(gamma=0.1 / float(even.lipschitz().max()))  # ... and so it is: it never comes to rest
             kept = Last()
             resting = [solve(small, even, net, Stop(steps=steps), keeper=kept).x for steps in (1000, 2000)]
-            assert all(float(off_by(even, x, OBSERVER, Units.of(even, OBSERVER)).worst.max()) > 1e-3 for x in resting)
+            assert all(float(optimality_error(even, x, OBSERVER, Units.of(even, OBSERVER)).worst.max()) > 1e-3 for x in resting)
             method = METHODS[name].safe(float(problem.lipschitz().max()), net := StackedNetwork(graph, "lazy"))
         kept, steps = Last(), 1000
         result = solve(method, problem, net, Stop(steps=steps, tolerance=1e-6, every=50), keeper=kept)
@@ -153,7 +153,7 @@ def test_safe_parameters_converge_on_every_graph_or_say_that_none_do(name, graph
             continue
         assert result.status is Status.STEPS
         if method.exact:  # a third, so that no moment of a run that goes up and down will do
-            was = float(off_by(problem, result.x, OBSERVER, Units.of(problem, OBSERVER)).worst.max())
+            was = float(optimality_error(problem, result.x, OBSERVER, Units.of(problem, OBSERVER)).worst.max())
             later = solve(method, problem, net, Stop(steps=4 * steps, tolerance=was / 3, every=50), keeper=kept)
             assert later.status is Status.CONVERGED, f"{method} on {net.topology} is off by {was:.1e}, and by hardly less later"
 

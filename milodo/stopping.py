@@ -17,7 +17,7 @@ GROWTH = 1e6
 """A loss this many times the loss at the start counts as divergence."""
 
 
-class Judge:
+class StoppingCriterion:
     """Of one run: iterations, seconds, a gap to a known optimum, a tolerance; whichever is reached first.
 
     What is compared is agreed upon (`Observer.agreed`), clocks too: processes that stopped at different iterations would leave

@@ -1,4 +1,4 @@
-"""Ways to walk down a path of penalties, for all samples and for those outside of each fold at once.
+"""Ways to solve a path of penalties, for all samples and for those outside of each fold at once.
 
 Each goes on from where it is, and uses again what sites have told each other: moments once for all penalties, curvatures as long
 as they help, the state of a method with what its messages remember. What belongs to different folds travels in the same messages.
@@ -36,7 +36,7 @@ SLOW = 0.3
 """What a step with old curvature may leave of how far off it was, before new curvature is asked for."""
 
 
-class Walk(ABC):
+class PathSolver(ABC):
     """Somewhere on the path: x [instances, n, d], of the nodes held here; instance 0 is the model of all samples."""
 
     x: NodeTensor
@@ -46,11 +46,11 @@ class Walk(ABC):
     """The loosest tolerance that is worth its saving."""
 
     @abstractmethod
-    def to(self, reg: Regularizer, tolerance: float) -> None:
-        """Goes to the minimum under this penalty, to this tolerance (`off_by`)."""
+    def solve(self, reg: Regularizer, tolerance: float) -> None:
+        """Goes to the minimum under this penalty, to this tolerance (`optimality_error`)."""
 
     @abstractmethod
-    def back(self, x: Tensor) -> None:
+    def restore(self, x: Tensor) -> None:
         """To points [instances, d] where it has been before."""
 
     @property
@@ -59,12 +59,12 @@ class Walk(ABC):
         """Where the sites are together [instances, d]."""
 
     @property
-    def curvature(self) -> Tensor | None:
+    def hessian(self) -> Tensor | None:
         """H̄ of all samples, where it is known and the same everywhere."""
         return None
 
 
-class Moments(Walk):
+class MomentsPath(PathSolver):
     """For the squared loss: XᵀX and Xᵀy of every fold, summed once over all sites. Those outside of a fold are all but the
     fold's, and every penalty is a small problem that each site solves by itself."""
 
@@ -85,11 +85,11 @@ class Moments(Walk):
         self.H = unpack(triangles, d)
         self.problem, self.first, self.at = problem, x, x.expand(len(sums), d).clone()
 
-    def to(self, reg: Regularizer, tolerance: float) -> None:
+    def solve(self, reg: Regularizer, tolerance: float) -> None:
         for b, (H, g, x) in enumerate(zip(self.H, self.g, self.at, strict=True)):
             self.at[b] = model_minimum(H, g + H @ (x - self.first), x, reg)
 
-    def back(self, x: Tensor) -> None:
+    def restore(self, x: Tensor) -> None:
         self.at = x.clone()
 
     @property
@@ -101,11 +101,11 @@ class Moments(Walk):
         return self.at.clone()
 
     @property
-    def curvature(self) -> Tensor:
+    def hessian(self) -> Tensor:
         return self.H[0]
 
 
-class Newton(Walk):
+class NewtonPath(PathSolver):
     """Where curvature changes slowly along the path: Newton's method with curvature that is asked for again only where a step
     left more than SLOW of how far off it was. Folds borrow that of all samples first."""
 
@@ -131,10 +131,10 @@ class Newton(Walk):
     def points(self) -> Tensor:
         return self.at.clone()
 
-    def back(self, x: Tensor) -> None:
+    def restore(self, x: Tensor) -> None:
         self.at = x.clone()
 
-    def to(self, reg: Regularizer, tolerance: float) -> None:
+    def solve(self, reg: Regularizer, tolerance: float) -> None:
         left = list(range(len(self.H)))
         before, short = [torch.inf] * len(self.H), set[int]()
         ask, new = {0} if self.H[0] is None else set[int](), False  # whether curvature was asked for under this penalty
@@ -207,10 +207,11 @@ class Newton(Walk):
 
 
 @dataclass
-class _GoesOn:
+class _Continued:
     """A keeper that hands the last state of one penalty to the next, which looks at it afresh."""
 
     state: Any = None
+    method: str = ""
     notes: Callable[[], dict[str, Any]] = dict
     restored: Callable[[dict[str, Any] | None], object] = bool
 
@@ -221,7 +222,7 @@ class _GoesOn:
         self.state = state
 
 
-class Iterated(Walk):
+class MethodPath(PathSolver):
     """Any method, going on from its last state under the next penalty: steps, duals and what messages remember stay."""
 
     def __init__(
@@ -234,18 +235,18 @@ class Iterated(Walk):
         self.units = units or Units.of(problem, observer)
         self.at = x.expand(*problem.batch, problem.d)
         self.x = problem.everywhere(x.expand(*problem.batch, problem.d)).clone()
-        self.goes_on = _GoesOn()
+        self.continued = _Continued()
 
-    def back(self, x: Tensor) -> None:
+    def restore(self, x: Tensor) -> None:
         self.at, self.x = x, self.problem.everywhere(x).clone()
-        self.goes_on = _GoesOn()
+        self.continued = _Continued()
 
-    def to(self, reg: Regularizer, tolerance: float) -> None:
+    def solve(self, reg: Regularizer, tolerance: float) -> None:
         price = of_a_look(self.method, self.net)
         stop = Stop(steps=self.steps, tolerance=tolerance, every=self.every, price=price, proven=False)
         since = self.net.traffic.snapshot()
         result = solve(
-            self.method, self.problem.under(reg), self.net, stop, x0=self.x, observer=self.observer, keeper=self.goes_on,
+            self.method, self.problem.under(reg), self.net, stop, x0=self.x, observer=self.observer, keeper=self.continued,
             units=self.units,
         )  # fmt: skip
         self.net.traffic.widen(since, len(self.x))
