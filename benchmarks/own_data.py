@@ -39,9 +39,9 @@ from milodo.fit import Choice, Fit, PenaltyPath, Request, Samples, Site, Task, f
 from milodo.fit.folds import deal_folds
 from milodo.fit.path_solvers import MethodPath, MomentsPath, NewtonPath, PathSolver
 from milodo.fit.planning import plan_for
-from milodo.fit.scaled import start_of
 from milodo.fit.pooled import penalty as scaled_penalty
 from milodo.fit.pooled import pooled_problem, scaling, total_of
+from milodo.fit.scaled import start_of
 from milodo.network import StackedNetwork, StackedObserver
 from milodo.problems import L1, BSDSLasso, LogisticRegression, dictionary, instance_seeds, optimum
 from milodo.problems.regularizers import UnpenalizedIntercept

@@ -204,7 +204,7 @@ def fit_tables(fit: Fit) -> list[Table]:
     if fit.standardised is not None:
         table.add_column("standardised", justify="right")
     found = [k for k, value in enumerate(fit.coefficients) if value != 0]
-    size = fit.standardised or fit.coefficients
+    size = fit.coefficients if fit.standardised is None else fit.standardised
     found = sorted(found, key=lambda k: -abs(size[k]))
     for k in found[:LONGEST]:
         extra = [f"{fit.standardised[k]:.6g}"] if fit.standardised is not None else []

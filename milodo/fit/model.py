@@ -117,7 +117,7 @@ def report(request: Request, scaled: ScaledProblem, plan: Plan, found: Solution,
         problem, found.point, observer, unit=float(found.units.value), tolerance=task.tolerance, n=net.topology.n
     )  # fmt: skip
     if apart is not None:
-        cautions.append(apart.sentence(samples.columns, samples.classes or samples.labels, w.tolist()))
+        cautions.append(apart.sentence(samples.columns, samples.classes or samples.labels, w))
         request.caution(cautions[-1])
     unit = unit_of_objective(known)
     wrong = net.real and contradicts(problem, found.first, found.point)  # the nodes of a simulation share one process
@@ -125,8 +125,8 @@ def report(request: Request, scaled: ScaledProblem, plan: Plan, found: Solution,
     if faulty:
         refuse_faulty(wrong, net, observer)
     return Fit(
-        columns=samples.columns, coefficients=w.tolist(), intercept=shift.tolist(),  # pyright: ignore[reportArgumentType]
-        standardised=(w * known.size).tolist() if task.standardise else None,
+        columns=samples.columns, coefficients=w.numpy(), intercept=shift.numpy() if shift.ndim else float(shift),
+        standardised=(w * known.size).numpy() if task.standardise else None,
         classes=samples.classes, samples=int(known.samples[0, 0]),
         method=plan.label, why=plan.why, parameters=plan.parameters,
         objective=unit * float(found.look.objective), unit=unit * float(found.units.value),

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
-from typing import Any
 
 import numpy as np
 import torch
@@ -75,7 +74,7 @@ class Choice:
             raise InvalidInput(f"tolerance is {self.tolerance}, but it must be a number > 0.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PenaltyPath:
     """Models along the path, and what the folds say of them."""
 
@@ -84,17 +83,18 @@ class PenaltyPath:
     """What losses are."""
     penalties: list[float]
     """From the largest to the smallest."""
-    coefficients: list[Any]
-    """Of the model of all samples, a row a penalty, in the units of the data; of several classes a row of rows, one each."""
-    intercepts: list[Any]
-    scale: list[float]
+    coefficients: np.ndarray
+    """Of the model of all samples, in the units of the data [penalties, d]; of k classes [penalties, k, d]."""
+    intercepts: np.ndarray
+    """[penalties], or [penalties, k]."""
+    scale: np.ndarray
     """Of each column, its standard deviation over all sites (its root mean square without an intercept): what makes coefficients
     of different columns comparable."""
-    losses: list[list[float]]
-    """A row a penalty, a number a fold."""
-    mean: list[float]
+    losses: np.ndarray
+    """[penalties, folds]."""
+    mean: np.ndarray
     """Over folds."""
-    error: list[float]
+    error: np.ndarray
     """Its standard error."""
     tolerances: list[float]
     """To which each penalty was solved."""
@@ -269,10 +269,10 @@ def _report(
     models = [in_units(point[0], problem, scaling, task.intercept) for point in points]
     return PenaltyPath(
         columns=request.samples.columns, measure=name, penalties=folded.penalties,
-        coefficients=[w.tolist() for w, _ in models], intercepts=[shift.tolist() for _, shift in models],
-        scale=scaling.size.tolist(),
-        losses=(times * np.array(curve.losses)).tolist(), mean=(times * decided.mean).tolist(),
-        error=(times * decided.error).tolist(), tolerances=curve.tolerances, best=decided.best, chosen=decided.chosen,
+        coefficients=np.stack([w.numpy() for w, _ in models]), intercepts=np.stack([shift.numpy() for _, shift in models]),
+        scale=scaling.size.numpy(),
+        losses=times * np.array(curve.losses), mean=times * decided.mean, error=times * decided.error,
+        tolerances=curve.tolerances, best=decided.best, chosen=decided.chosen,
         rule=choice.rule, folds="one site each" if choice.folds == SITES else f"{choice.folds} inside the sites",
         rounds=spent.rounds, bytes=spent.bytes, seconds=time.perf_counter() - begun, traffic=spent,
     )  # fmt: skip

@@ -139,10 +139,10 @@ class Saved(BaseModel):
         plain = {name: getattr(self, name) for name in type(self).model_fields if name not in ("task", "sha256")}
         for name in ("objective", "unit", "gap", "residual", "consensus"):
             plain[name] = math.nan if plain[name] is None else plain[name]
-        lists = {"coefficients": list(self.coefficients), "standardised": self.standardised and list(self.standardised)}
+        arrays = {"coefficients": np.array(self.coefficients), "standardised": self.standardised and np.array(self.standardised)}
         sites = tuple(SiteFacts(**site.model_dump()) for site in self.sites)
         traffic = Ledger() if self.traffic is None else self.traffic.ledger  # a file of an earlier version does not say
-        return Fit(**{**plain, **lists, "sites": sites, "traffic": traffic, "status": Status[self.status]})
+        return Fit(**{**plain, **arrays, "sites": sites, "traffic": traffic, "status": Status[self.status]})
 
     def features(self, table: Table) -> np.ndarray:
         """The columns of the fit [N, d], found by their names."""

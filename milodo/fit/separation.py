@@ -50,10 +50,10 @@ class Separated:
     penalised: bool
     """If only just."""
 
-    def sentence(self, columns: Sequence[str], classes: Sequence[str] | None, coefficients: object) -> str:
+    def sentence(self, columns: Sequence[str], classes: Sequence[str] | None, coefficients: Tensor) -> str:
         names = [f"class {name}" for name in classes or range(len(self.rows))]
         told = [f"{rows:,} of {shortened(name, 30)}" for rows, name in zip(self.rows, names, strict=True) if rows]
-        value = torch.as_tensor(coefficients, dtype=torch.float64).view(-1, len(columns))[self.output, self.column]
+        value = coefficients.reshape(-1, len(columns))[self.output, self.column]
         why = "the penalty, small as it is, stops it. Give a larger one" if self.penalised else "the fit stopped. Add a penalty"
         return (
             f"the classes are separated in part: some combination of columns, above all {shortened(columns[self.column], 40)!r}, "

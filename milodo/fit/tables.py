@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from milodo.errors import InvalidInput, quoted
 from milodo.files import FORMAT, make_writable, write_csv, write_json
 from milodo.fit.cells import CLASSES, GAP, as_numbers, missing, names
@@ -92,21 +94,26 @@ def _site(table: Table, target: str, loss: str | None, *, all_ignored: bool) -> 
     return Site(table.name, table.columns, table.features, table.target)
 
 
-def _finite(value: Any) -> Any:
-    """JSON knows neither NaN nor infinity."""
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _plain(value: Any) -> Any:
+    """As JSON has it, which knows no arrays, and neither NaN nor infinity."""
+    match value:
+        case np.ndarray():
+            return _plain(value.tolist())
+        case list():
+            return [_plain(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
 
 
 def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: str) -> Path:
     """fit.json with everything, and coefficients.csv."""
     make_writable(folder)
-    content = {key: _finite(value) for key, value in asdict(fit).items()} | {"status": fit.status.name}
+    content = {key: _plain(value) for key, value in asdict(fit).items()} | {"status": fit.status.name}
     facts: dict[str, Any] = {"format": FORMAT, "runtime": runtime, "command": command, "task": asdict(task), **content}
     facts["sha256"] = fit.sha256
     write_json(folder / "fit.json", {**facts, "provenance": provenance()})
-    rows = zip((*fit.columns, "(intercept)"), (*fit.coefficients, fit.intercept), strict=True)
+    rows = zip((*fit.columns, "(intercept)"), (*fit.coefficients.tolist(), fit.intercept), strict=True)
     write_csv(folder / "coefficients.csv", ["name", "coefficient"], rows)
     return folder / "fit.json"
 
@@ -114,12 +121,14 @@ def write_fit(fit: Fit, folder: Path, task: Task, command: str | None, runtime: 
 def write_path(path: PenaltyPath, folder: Path, choice: Choice) -> Path:
     """path.json with everything, and path.csv with a row a penalty."""
     make_writable(folder)
-    facts = {"format": FORMAT, "choice": asdict(choice), **asdict(path), "penalty": path.penalty, "used": path.used}
+    content = {key: _plain(value) for key, value in asdict(path).items()}
+    facts = {"format": FORMAT, "choice": asdict(choice), **content, "penalty": path.penalty, "used": path.used}
     write_json(folder / "path.json", facts)
     header = ["penalty", "mean loss", "standard error", "features", "chosen", "(intercept)", *path.columns]
-    table = zip(path.penalties, path.mean, path.error, path.used, path.intercepts, path.coefficients, strict=True)
+    numbers = (part.tolist() for part in (path.mean, path.error, path.intercepts, path.coefficients))
+    table = zip(path.penalties, path.used, *numbers, strict=True)
     rows = (
-        [l1, mean, error, used, int(p == path.chosen), shift, *w] for p, (l1, mean, error, used, shift, w) in enumerate(table)
+        [l1, mean, error, used, int(p == path.chosen), shift, *w] for p, (l1, used, mean, error, shift, w) in enumerate(table)
     )
     write_csv(folder / "path.csv", header, rows)
     return folder / "path.json"

@@ -96,15 +96,16 @@ class SiteFacts:
     """How many rows each class has, where classes are fitted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
     """What came out, the same at every site up to the consensus error."""
 
     columns: tuple[str, ...]
-    coefficients: list[float]
-    """In the units of the data; of several classes a list for each, and an intercept for each."""
-    intercept: float
-    standardised: list[float] | None
+    coefficients: np.ndarray
+    """In the units of the data [d]; of k classes [k, d]."""
+    intercept: float | np.ndarray
+    """Of k classes [k]."""
+    standardised: np.ndarray | None
     """Coefficients of the standardised features, where those were asked for."""
     classes: tuple[str, str] | None
     samples: int

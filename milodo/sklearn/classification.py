@@ -43,8 +43,8 @@ class OfClasses(Decentralized):
         return self._keep(self._fitted(data), data.names)
 
     def _take(self, fit: Fit) -> None:
-        self.coef_ = np.atleast_2d(np.array(fit.coefficients))
-        self.intercept_ = np.atleast_1d(np.array(fit.intercept))
+        self.coef_ = np.atleast_2d(fit.coefficients)
+        self.intercept_ = np.atleast_1d(fit.intercept)
 
     def _scores(self, X: Any) -> np.ndarray:
         scores = self._linear(X)

@@ -156,7 +156,7 @@ class DecentralizedLassoCV(DecentralizedRegressor, Chooses):
     def _take(self, fit: Fit) -> None:
         super()._take(fit)
         self.alpha_, self.alphas_ = self.path_.penalty, np.array(self.path_.penalties)
-        self.mse_path_ = np.array(self.path_.losses)
+        self.mse_path_ = self.path_.losses
 
 
 class DecentralizedLogisticRegressionCV(DecentralizedClassifier, Chooses):
@@ -209,5 +209,5 @@ class DecentralizedLogisticRegressionCV(DecentralizedClassifier, Chooses):
             if given
             else 1 / (np.array(self.path_.penalties) * data.weight)
         )
-        self.C_, self.loss_path_ = float(self.Cs_[self.path_.chosen]), np.array(self.path_.losses)
+        self.C_, self.loss_path_ = float(self.Cs_[self.path_.chosen]), self.path_.losses
         return fit

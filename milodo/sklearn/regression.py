@@ -21,7 +21,7 @@ class OfNumbers(Decentralized):
         return self._keep(self._fitted(data), data.names)
 
     def _take(self, fit: Fit) -> None:
-        self.coef_, self.intercept_ = np.array(fit.coefficients), float(fit.intercept)
+        self.coef_, self.intercept_ = fit.coefficients, float(fit.intercept)
 
 
 class DecentralizedRegressor(RegressorMixin, OfNumbers):

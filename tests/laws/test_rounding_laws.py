@@ -189,7 +189,7 @@ def fitted(task, choice=None):
             fit, chosen = fit_model(asked(*own, net, observer, columns=columns)), None
         else:
             fit, path = fit_path(asked(*own, net, observer, columns=columns), choice)
-            chosen = path.chosen, path.losses, path.tolerances
+            chosen = path.chosen, path.losses.tolist(), path.tolerances
         return fit.sha256, fit.status, fit.iterations, fit.method, fit.rounds, chosen
 
     return work
