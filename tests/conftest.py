@@ -103,6 +103,12 @@ def build() -> Callable[..., Algorithm]:
     return lambda name, problem, **changes: METHODS[name](**method_parameters(name, problem) | changes)
 
 
+@pytest.fixture(scope="session")
+def parameters_of() -> Callable[[str, Problem], dict[str, float | int]]:
+    """parameters_of(name, problem): parameters of a registered method that suit the problem."""
+    return method_parameters
+
+
 @pytest.fixture(scope="session", params=[reg for kind in REGULARIZERS for reg in REGULARIZER_EXAMPLES[kind]], ids=str)
 def reg(request: pytest.FixtureRequest) -> Regularizer:
     """Every registered regularizer."""

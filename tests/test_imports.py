@@ -35,7 +35,7 @@ LEVELS = (
     {"learned"},
     {"loop", "extensions"},
     {"config"},
-    {"training", "bench", "fit"},
+    {"training", "bench", "fit", "testing"},
     {"report"},
     {"paper"},
     {"runtime"},
@@ -193,7 +193,8 @@ def test_only_the_command_line_prints(name):
 def test_one_line_in_the_package_calls_step():
     """A method's `step` takes a state, a problem and a network; torch's optimizers take nothing. A method made of another calls
     its step, too, and Remembering is the only one."""
-    calls = [(name, node) for name in NAMES for node in ast.walk(tree(name)) if isinstance(node, ast.Call)]
+    names = [name for name in NAMES if room(name) != "testing"]  # where laws call it to see what it does to its arguments
+    calls = [(name, node) for name in names for node in ast.walk(tree(name)) if isinstance(node, ast.Call)]
     found = [
         f"{name}:{node.lineno}"
         for name, node in calls

@@ -15,7 +15,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 def test_the_tutorial_for_researchers_runs_as_it_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(METHODS, "gradient-tracking", METHODS["prox-ed"])  # put back as it was when the page is done
+    monkeypatch.setitem(METHODS, "my-tracking", None)  # forgotten again when the page is done
+    del METHODS["my-tracking"]
     monkeypatch.setenv("MILODO_CACHE", str(tmp_path / "cache"))
     page = DOCS / "tutorials" / "researcher.md"
     assert follow(page, tmp_path) == len(blocks(page)) >= 8
@@ -25,5 +26,6 @@ def test_the_tutorial_for_researchers_runs_as_it_stands(tmp_path, monkeypatch):
 
 
 def test_the_examples_of_the_page_on_extending_run_as_they_stand(tmp_path, monkeypatch):
-    monkeypatch.setitem(FAMILIES, "heavy-tails", FAMILIES["lasso"])
-    assert follow(DOCS / "extending.md", tmp_path) == 2
+    monkeypatch.setitem(FAMILIES, "heavy-tails", None)
+    del FAMILIES["heavy-tails"]
+    assert follow(DOCS / "extending.md", tmp_path) == 3

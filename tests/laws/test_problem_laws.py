@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.autograd import gradcheck
 
 from milodo.errors import InvalidInput
-from milodo.network import StackedObserver
-from milodo.problems import FAMILIES, L1, CustomProblem, Lasso, LeastSquares, LogisticRegression, Problem, Zero
+from milodo.problems import FAMILIES, L1, CustomProblem, Lasso, LeastSquares, LogisticRegression, Problem, Regularizer, Zero
 from milodo.problems.synthetic import SyntheticFamily
+from milodo.testing import PROBLEM_LAWS, ProblemCase, check_problem
 
 SYNTHETIC = [kind for kind, family in FAMILIES.items() if issubclass(family, SyntheticFamily)]
 KINDS = [*SYNTHETIC, "custom", "softmax"]
+OF_VALUES = [law for law in PROBLEM_LAWS if law.__name__.startswith(("has_the_gradient", "has_the_hessian", "treats_each"))]
 ROUNDING = 1e-13
 """Sums of some ten products of numbers of size one to ten in fp64."""
 
@@ -41,77 +41,76 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=ROUNDING, atol=ROUNDING)
 
 
-def test_grad_is_the_derivative_of_value(kind, reg, make):
-    problem = make(kind, reg)
-    x = point(problem).requires_grad_()
-    (expected,) = torch.autograd.grad(problem.value(x).sum(), x)
-    close(problem.grad(x), expected)
+SEEDS = (3, 7, 8)
 
 
-def test_hessian_is_the_derivative_of_grad(kind, reg, make):
-    problem = make(kind, reg)
-    x = point(problem)
-    rows, columns = torch.triu_indices(problem.d, problem.d)
-    along = torch.eye(problem.d, dtype=x.dtype)
-    expected = torch.stack([torch.func.jvp(problem.grad, (x,), (along[k].expand_as(x),))[1] for k in range(problem.d)], dim=-2)
-    assert problem.knows_hessian
-    close(problem.hessian_from(problem.look(x)), expected[..., rows, columns])
-    assert not problem.quadratic or torch.equal(*(problem.hessian_from(problem.look(at)) for at in (x, 2 * x)))
+def case(kind: str, reg: Regularizer, make) -> ProblemCase:
+    """Three instances of a kind, and each of them alone."""
+    return ProblemCase(make(kind, reg, SEEDS), lambda k: make(kind, reg, SEEDS[k : k + 1]))
 
 
-def test_value_and_gradient_from_a_look_are_those_at_the_point(problem):
-    x = point(problem, 4)
-    u = problem.look(x)
-    value, grad = problem.value_and_grad_from(u)
-    assert torch.equal(value, problem.value(x)) and torch.equal(problem.value_from(u), value)
-    assert torch.equal(grad, problem.grad(x))
+@pytest.mark.parametrize("law", PROBLEM_LAWS, ids=lambda law: law.__name__)
+def test_every_registered_problem_obeys(kind, law, make):
+    law(case(kind, L1(0.3), make))
 
 
-def test_looks_combine_as_points_do(problem):
-    x, y = point(problem), point(problem, seed=1)
-    close(problem.look(x + 0.7 * (x - y)), problem.look(x) + 0.7 * (problem.look(x) - problem.look(y)))
+@pytest.mark.parametrize("law", OF_VALUES, ids=lambda law: law.__name__)
+def test_whatever_the_penalty(kind, reg, law, make):
+    law(case(kind, reg, make))
 
 
-def test_the_gradient_is_differentiated_through(problem):
-    x = point(problem).requires_grad_()
-    assert gradcheck(problem.grad, x, fast_mode=True)
+def test_every_registered_problem_knows_its_second_derivative_and_is_bounded(problem):
+    assert problem.knows_hessian and problem.knows_lipschitz
 
 
-def test_a_batch_is_a_loop_over_instances(kind, reg, make):
-    problem = make(kind, reg, (3, 7, 8))
-    x = point(problem)
-    for k, seed in enumerate((3, 7, 8)):
-        alone = make(kind, reg, (seed,))
-        close(problem.value(x)[k : k + 1], alone.value(x[k : k + 1]))
-        close(problem.grad(x)[k : k + 1], alone.grad(x[k : k + 1]))
-        if kind != "custom":  # whose one bound is over all instances it was given
-            close(problem.lipschitz()[k : k + 1], alone.lipschitz())
+@pytest.mark.parametrize("kind", [*SYNTHETIC, "softmax"])
+def test_lipschitz_of_an_instance_is_its_own(kind, reg, make):
+    every, (problem, alone) = make(kind, reg, SEEDS).lipschitz(), (case(kind, reg, make).problem, case(kind, reg, make).alone)
+    for k in range(problem.batch[0]):
+        close(every[k : k + 1], alone(k).lipschitz())
 
 
-@pytest.mark.parametrize("nodes", [[0], [1, 3], [4, 2], [0, 1, 2, 3, 4]], ids=str)
-def test_holding_fewer_nodes_commutes_with_everything(problem, nodes):
-    part, x = problem.at(nodes), point(problem)
-    assert (part.n, part.d, part.batch, part.reg) == (len(nodes), problem.d, problem.batch, problem.reg)
-    close(part.value(x[..., nodes, :]), problem.value(x)[..., nodes])
-    close(part.grad(x[..., nodes, :]), problem.grad(x)[..., nodes, :])
-    close(part.lipschitz(), problem.lipschitz()[..., nodes])
+def test_a_problem_of_ones_own_is_checked_as_a_whole(make):
+    check_problem(make("custom", L1(0.3), SEEDS), lambda k: make("custom", L1(0.3), SEEDS[k : k + 1]))
 
 
-@pytest.mark.parametrize("extra", [(4,), (2, 3)])
-def test_candidates_share_the_data(problem, extra):
-    x = point(problem, *extra)
-    value, grad = problem.value(x), problem.grad(x)
-    assert value.shape == x.shape[:-1] and grad.shape == x.shape
-    for k in np.ndindex(extra):
-        close(value[k], problem.value(x[k]))
-        close(grad[k], problem.grad(x[k]))
+class WrongGradient(LeastSquares):
+    """Forgets the 1/N of the mean."""
+
+    def grad(self, x):
+        return super().grad(x) * self.samples
 
 
-def test_gradients_change_no_faster_than_lipschitz_says(problem):
-    for seed in range(50):
-        x, y = point(problem, seed=seed), point(problem, seed=seed + 1000)
-        change = (problem.grad(x) - problem.grad(y)).norm(dim=-1)
-        assert (change <= problem.lipschitz() * (x - y).norm(dim=-1) * (1 + ROUNDING)).all()
+class TooFlat(LeastSquares):
+    """Says that its gradients change half as fast as they do."""
+
+    def lipschitz(self):
+        return super().lipschitz() / 2
+
+
+class MixesInstances(LeastSquares):
+    """The value of one instance depends on another."""
+
+    def value(self, x):
+        return super().value(x) + super().value(x).roll(1, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind_of", "broken"),
+    [
+        (WrongGradient, "has_the_gradient_of_its_value"), (TooFlat, "changes_no_faster_than_it_says"),
+        (MixesInstances, "treats_each_instance_alone"),
+    ],
+)  # fmt: skip
+def test_a_problem_that_breaks_a_law_is_told_which(kind_of, broken, make):
+    def broken_one(seeds):
+        right = make("lasso", Zero(), seeds)
+        return kind_of(right.A, right.b, right.reg)
+
+    laws = [law for law in PROBLEM_LAWS if law.__name__ == broken]
+    with pytest.raises(AssertionError) as caught:
+        check_problem(broken_one(SEEDS), lambda k: broken_one(SEEDS[k : k + 1]), laws=laws)
+    assert caught.value.__notes__[0].startswith(f"{kind_of.__name__} breaks the law {broken}: ")
 
 
 @pytest.mark.parametrize("kind", SYNTHETIC)
@@ -174,19 +173,6 @@ def test_fenchel_gap_is_zero_at_the_slope_and_positive_elsewhere(kind, make):
     along = problem.loss_slope(t) * (u - t)
     expected = problem.loss(u) - problem.loss(t) - (along.sum(-1) if kind == "softmax" else along)
     close(problem.fenchel_gap(u, problem.loss_slope(t)), expected)
-
-
-def test_the_objective_is_the_mean_of_f_plus_r(problem):
-    x = point(problem)[:, 0]
-    total = torch.stack([problem.at([i]).value(x.unsqueeze(1))[:, 0] for i in range(problem.n)]).sum(0)
-    expected = total / problem.n + 0.3 * x.abs().sum(-1)
-    close(problem.objective(x, StackedObserver()), expected)
-
-
-def test_zeros_and_everywhere_have_the_shape_of_the_nodes(problem):
-    assert problem.zeros().shape == (3, 5, problem.d) and not problem.zeros().any()
-    x = point(problem)[:, 0]
-    assert all(torch.equal(problem.everywhere(x)[:, i], x) for i in range(problem.n))
 
 
 def test_huge_margins_do_not_overflow():
