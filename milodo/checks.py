@@ -91,7 +91,7 @@ class Checks:
         assert self.units is not None
         slope = self.units.gradient.square() / self.units.L
         unit = torch.where(self.units.value > 0, self.units.value, slope)
-        return growth * torch.where(unit > 0, unit, 1.0)
+        return torch.where(unit > 0, growth * unit, growth)
 
     def glance(self, x: NodeTensor, moved: NodeScalar | None, seconds: float | None = None) -> Glance:
         """One sum of three numbers a node and instance, of two more where all should hold the same, and of one for the clock."""
