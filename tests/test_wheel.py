@@ -89,7 +89,7 @@ def test_the_wheel_says_what_it_is(inside):
     assert (said["Name"], said["Version"], said["License-Expression"]) == ("milodo", milodo.__version__, "Apache-2.0")
     assert said["Version"] == "0.2.0"
     extras = set(said.get_all("Provides-Extra", []))
-    assert {"sklearn", "train", "parquet", "data", "docs", "benchopt"} <= extras
+    assert {"sklearn", "train", "data", "docs", "benchopt"} <= extras
     assert any(line.startswith("Paper, https://") for line in said.get_all("Project-URL", []))
     assert "Topic :: Scientific/Engineering :: Mathematics" in said.get_all("Classifier", [])
     names = inside.namelist()
