@@ -54,17 +54,33 @@ def fastest(topology: Topology, *, tolerance: float = 1e-7) -> Weights:
         return np.zeros(0)
     n, count = topology.n, len(topology.edges)
     need_memory(8 * MATRICES * count * (n + count), f"'fastest' weights of {topology}", "Use 'metropolis' weights.")
-    A, (i, j) = np.zeros((n, count)), topology.ends
-    A[i, range(count)], A[j, range(count)] = 1, -1
-    incidence = np.abs(A)
-    eye, mean = np.eye(n), np.full((n, n), 1 / n)
+    programme = _Barrier(topology)
+    w = metropolis(topology) * 0.99
+    t = Mixing(topology, w).contraction + 0.1
+    constraints = 2 * n + count + n
+    tau = float(constraints)
+    while True:
+        w, t = programme.minimised(w, t, tau)
+        if constraints / tau < tolerance:
+            return w
+        tau *= 10
 
-    def slacks(w: np.ndarray, t: float) -> tuple[np.ndarray, ...]:
-        M = eye - (A * w) @ A.T - mean
-        return t * eye - M, t * eye + M, w, 1 - incidence @ w
 
-    def barrier(w: np.ndarray, t: float, tau: float) -> float:
-        plus, minus, positive, spare = slacks(w, t)
+class _Barrier:
+    """The semidefinite programme of `fastest`, as τt - Σ log det S - Σ log of the other slacks."""
+
+    def __init__(self, topology: Topology) -> None:
+        n, self.count = topology.n, len(topology.edges)
+        self.A, (i, j) = np.zeros((n, self.count)), topology.ends
+        self.A[i, range(self.count)], self.A[j, range(self.count)] = 1, -1
+        self.incidence, self.eye, self.mean = np.abs(self.A), np.eye(n), np.full((n, n), 1 / n)
+
+    def slacks(self, w: np.ndarray, t: float) -> tuple[np.ndarray, ...]:
+        M = self.eye - (self.A * w) @ self.A.T - self.mean
+        return t * self.eye - M, t * self.eye + M, w, 1 - self.incidence @ w
+
+    def value(self, w: np.ndarray, t: float, tau: float) -> float:
+        plus, minus, positive, spare = self.slacks(w, t)
         if min(positive.min(), spare.min()) <= 0:
             return np.inf
         try:
@@ -73,41 +89,35 @@ def fastest(topology: Topology, *, tolerance: float = 1e-7) -> Weights:
             return np.inf
         return tau * t - logdet - np.log(positive).sum() - np.log(spare).sum()
 
-    def newton(w: np.ndarray, t: float, tau: float) -> tuple[np.ndarray, np.ndarray]:
+    def newton(self, w: np.ndarray, t: float, tau: float) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and step in (w, t)."""
-        plus, minus, positive, spare = slacks(w, t)
+        A, count, (plus, minus, positive, spare) = self.A, self.count, self.slacks(w, t)
         P, Q = np.linalg.inv(plus), np.linalg.inv(minus)
         P_edges, Q_edges = A.T @ P @ A, A.T @ Q @ A
         PP_edges, QQ_edges = A.T @ (P @ P) @ A, A.T @ (Q @ Q) @ A
         # dS₊/dw_e = + a_e a_eᵀ, dS₋/dw_e = - a_e a_eᵀ
-        gradient = np.append(
-            np.diag(Q_edges) - np.diag(P_edges) - 1 / positive + incidence.T @ (1 / spare), tau - np.trace(P) - np.trace(Q)
-        )
+        own = np.diag(Q_edges) - np.diag(P_edges) - 1 / positive + self.incidence.T @ (1 / spare)
+        gradient = np.append(own, tau - np.trace(P) - np.trace(Q))
         H = np.empty((count + 1, count + 1))
-        H[:count, :count] = P_edges**2 + Q_edges**2 + np.diag(positive**-2.0) + (incidence.T * spare**-2.0) @ incidence
+        H[:count, :count] = P_edges**2 + Q_edges**2 + np.diag(positive**-2.0) + (self.incidence.T * spare**-2.0) @ self.incidence
         H[:count, count] = H[count, :count] = np.diag(PP_edges) - np.diag(QQ_edges)
         H[count, count] = np.trace(P @ P) + np.trace(Q @ Q)
         return gradient, -np.linalg.solve(H, gradient)
 
-    w = metropolis(topology) * 0.99
-    t = Mixing(topology, w).contraction + 0.1
-    constraints = 2 * n + count + n
-    tau = float(constraints)
-    while True:
+    def minimised(self, w: np.ndarray, t: float, tau: float) -> tuple[np.ndarray, float]:
+        """From (w, t), by steps that are halved until they descend."""
         for _ in range(50):
-            gradient, step = newton(w, t, tau)
+            gradient, step = self.newton(w, t, tau)
             decrement = -gradient @ step
             if decrement < 1e-9:
                 break
-            scale, here = 1.0, barrier(w, t, tau)
-            while barrier(w + scale * step[:-1], t + scale * step[-1], tau) > here - 0.1 * scale * decrement:
+            scale, here = 1.0, self.value(w, t, tau)
+            while self.value(w + scale * step[:-1], t + scale * step[-1], tau) > here - 0.1 * scale * decrement:
                 scale /= 2
                 if scale < 1e-12:
                     break
             w, t = w + scale * step[:-1], t + scale * step[-1]
-        if constraints / tau < tolerance:
-            return w
-        tau *= 10
+        return w, t
 
 
 WEIGHTS: dict[str, Callable[[Topology], Weights]] = {f.__name__: f for f in (metropolis, max_degree, lazy, third, fastest)}
