@@ -1,6 +1,6 @@
 """What a step costs: over its bare gradient, over Prox-ED's, for an edge, and in memory; and what choices made for speed give.
 
-    python benchmarks/step.py            both shapes (the large one needs 3 GB)
+    python benchmarks/step.py methods    both shapes (the large one needs 3 GB)
     python benchmarks/step.py --small    only the small one
     python benchmarks/step.py --auto     only auto's methods
     python benchmarks/step.py edges      the cost of an edge, from ring(10) to ring(100000) and on graphs with uneven degrees

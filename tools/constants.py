@@ -1,7 +1,7 @@
 """The best constants in the paper's rule, with momentum or without, in the units of MiLoDo: where its training begins.
 
-    python benchmarks/constants.py EXPERIMENT [EXPERIMENT ...]
-    python benchmarks/constants.py --paper EXPERIMENT     without momentum (alpha = 1)
+    python tools/constants.py EXPERIMENT [EXPERIMENT ...]
+    python tools/constants.py --paper EXPERIMENT     without momentum (alpha = 1)
 
 p_i = γ/L_i, β = 1 - α, D_i = γ c_u/(c_s L_i), p_ij,1 = min(1/D_i, 1/D_j) c_u w_ij/2 and p_ij,2 = D_i p_ij,1, annealed as MiLoDo
 anneals (milodo/learned/momentum.py), within its region. An evolution on a logarithmic scale over tuning instances of the

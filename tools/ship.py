@@ -1,9 +1,9 @@
 """Puts a trained optimizer among the shipped ones, and what a race measured of it onto its card.
 
     milodo train milodo-lasso-ring10
-    python benchmarks/ship.py runs/milodo-lasso-ring10      copies the weights and the card into milodo/pretrained/
+    python tools/ship.py runs/milodo-lasso-ring10      copies the weights and the card into milodo/pretrained/
     milodo reproduce fig-lasso-300
-    python benchmarks/ship.py runs/milodo-lasso-ring10 runs/fig-lasso-300      adds what that race measured
+    python tools/ship.py runs/milodo-lasso-ring10 runs/fig-lasso-300      adds what that race measured
 
 Results are read from the race's records; a race that was run with other weights is refused.
 """
