@@ -22,7 +22,7 @@ PATIENCE = 10.0
 """Seconds the others have to end by themselves after one has failed, beyond the timeout for messages."""
 
 
-def launch(arguments: Sequence[str], processes: int, *, timeout: float, threads: int | None = None) -> tuple[int, str | None]:
+def launch(arguments: Sequence[str], processes: int, *, timeout: float) -> tuple[int, str | None]:
     """Runs `milodo ARGUMENTS` in this many processes, each told its rank; returns the exit code and who was killed, if any.
 
     The meeting point lives here, so it outlives any of them; nothing listens but at the loopback address. They alone know the
@@ -37,7 +37,7 @@ def launch(arguments: Sequence[str], processes: int, *, timeout: float, threads:
         "WORLD_SIZE": str(processes),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         VARIABLE: new_secret(),
-        "OMP_NUM_THREADS": str(threads or max(1, cores // processes)),
+        "OMP_NUM_THREADS": str(max(1, cores // processes)),
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),  # what matters is said in our words
         LAUNCHED: str(os.getpid()),
     }
