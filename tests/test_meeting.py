@@ -15,9 +15,9 @@ from torch.distributed import PrefixStore, TCPStore
 
 from milodo.cli.main import run
 from milodo.errors import InvalidInput, Stopped
-from milodo.runtime.claims import Claim, enter
 from milodo.runtime.group import Group, joined
 from milodo.runtime.meeting import RollCall, all_here
+from milodo.runtime.rank_claims import Claim, enter
 from milodo.runtime.sealed import Sealed
 from milodo.secret import Secret
 

@@ -19,7 +19,7 @@ from milodo.bench.benchmark import Benchmark
 from milodo.bench.records import read_records
 from milodo.config import load_experiment
 from milodo.errors import InvalidInput
-from milodo.torch_loop.reading import LOOPS
+from milodo.torch_loop.optimizer_reader import LOOPS
 
 AGREE = 1e-8
 """In fp64 after 50 steps."""

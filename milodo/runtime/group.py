@@ -27,7 +27,6 @@ from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivat
 from milodo.errors import InvalidInput, Stopped, shortened
 from milodo.network.distributed import TIMEOUT, PeerLost, never_free
 from milodo.network.greeting import GREETINGS, Greeting
-from milodo.runtime.claims import NAMED
 from milodo.runtime.meeting import (
     PARTING,
     PAUSE,
@@ -41,6 +40,7 @@ from milodo.runtime.meeting import (
     number,
     within,
 )
+from milodo.runtime.rank_claims import NAMED
 from milodo.runtime.sealed import read_table
 from milodo.secret import PUBLIC, Secret, given_secret, run_secret
 from milodo.version import __version__

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from milodo.errors import InvalidInput
-from milodo.runtime.claims import Claim, Guests, claims_of, enter, guests, twice
+from milodo.runtime.rank_claims import Claim, Guests, claims_of, enter, guests, twice
 from milodo.runtime.sealed import Sealed, read_table
 from milodo.secret import Secret
 

@@ -21,10 +21,10 @@ from milodo.network import DistributedNetwork, Network, Traffic, TreeObserver, d
 from milodo.network.distributed import TIMEOUT
 from milodo.runtime.group import among_others
 from milodo.topology import Topology
+from milodo.torch_loop.common_start import agreed, graph_of, same_start
 from milodo.torch_loop.flat import Flat, Floats
-from milodo.torch_loop.reading import Local, Reader
-from milodo.torch_loop.starting import agreed, graph_of, same_start
-from milodo.torch_loop.stored import from_stored, stored
+from milodo.torch_loop.loop_state import from_stored, stored
+from milodo.torch_loop.optimizer_reader import Local, Reader
 from milodo.types import NodeTensor
 
 AMP = "_step_supports_amp_scaling"
