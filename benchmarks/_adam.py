@@ -40,7 +40,6 @@ class DAdam(Algorithm):
     label: ClassVar[str] = "D-Adam"
     exact: ClassVar[bool] = False
     space: ClassVar[Space] = {"gamma": StepSize(1 / 4096, 1)}
-    rounds: ClassVar[int] = 1
     State = State
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:

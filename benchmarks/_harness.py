@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from milodo.algorithms import Algorithm, Remembering
+from milodo.algorithms import Algorithm
 from milodo.algorithms.auto import Facts, gossips, learn, made
 from milodo.bench.recorder import Limits, Recorder, record
 from milodo.bench.speedup import cost_to_reach, quantile
@@ -151,10 +151,10 @@ def peak_memory() -> int:
 # What methods need to reach a gap on unseen instances
 
 
-def gossip(facts: Facts, net: Network, d: int) -> Remembering:
+def gossip(facts: Facts, net: Network, d: int) -> Algorithm:
     """What auto takes for bytes if it may not sum over a tree."""
     found = made(min(gossips("bytes", facts, net, d, None), key=lambda candidate: candidate.cost("bytes")).parameters)
-    assert isinstance(found, Remembering)
+    assert found.compressor is not None
     return found
 
 

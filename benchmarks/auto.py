@@ -31,9 +31,9 @@ import torch
 from _harness import TWELVE, Costs, Instances, Part, cell, folder_name, gossip, row, run_part, table, verdict, wanted
 from torch import Tensor
 
-from milodo.algorithms import AcceleratedED, Algorithm, Remembering, TreeAPG
+from milodo.algorithms import AcceleratedED, Algorithm, TreeAPG
 from milodo.algorithms.auto import PAYS, Candidate, Link, choose, gossips, learn, made
-from milodo.algorithms.tree_apg import Here, OverTree, Source
+from milodo.algorithms.tree_apg import Here, Source, SumsAPG
 from milodo.bench.benchmark import Benchmark
 from milodo.bench.records import read_records
 from milodo.bench.run_file import RunFile
@@ -43,6 +43,7 @@ from milodo.learned.checkpoint import load_optimizer
 from milodo.loop import iterate
 from milodo.metrics import judged_point
 from milodo.network import Coded, StackedNetwork, StackedObserver
+from milodo.network.exchange import AllGather, Polynomial, TreeAllReduce
 from milodo.problems import Lasso, LeastSquares, Logistic, Problem, instance_seeds, optimum
 from milodo.report.figures import RC, new_figure, save_figure
 from milodo.topology import topology
@@ -197,10 +198,11 @@ class Plain(Source):
         return torch.ones_like(here.beta), torch.zeros_like(here.beta), None
 
 
-class TreePG(OverTree):
+class TreePG(SumsAPG):
     """Proximal gradient on sums over a tree: Tree-APG without its momentum."""
 
     label = "Tree-PG"
+    exchange: TreeAllReduce | AllGather = TreeAllReduce()
 
     @property
     def source(self) -> Source:
@@ -213,27 +215,28 @@ def ways_of(graph: str, problem: Problem) -> dict[str, Callable[[], Algorithm]]:
     facts = learn(problem, net)
     fewest = choose("bytes", facts, net, problem.d).algorithm
     rounds = choose("rounds", facts, net, problem.d).algorithm
-    assert isinstance(fewest, Remembering) and isinstance(fewest.form, Coded)
-    plain = fewest.form.form
+    code = fewest.compressor
+    assert isinstance(code, Coded)
+    plain = code.form
     local = gossip(facts, net, problem.d)
     ways = (made(way.parameters) for way in gossips("bytes", facts, net, problem.d, None) if way.name.startswith("Accelerated"))
-    talks = next(way for way in ways if isinstance(way, Remembering))
-    bare = talks.method
-    assert isinstance(bare, AcceleratedED)
+    talks = next(way for way in ways if way.compressor is not None)
+    assert isinstance(talks, AcceleratedED) and isinstance(talks.exchange, Polynomial)
+    bare = replace(talks, exchange=replace(talks.exchange, compressor=None))
 
     def learned() -> Algorithm:
         optimizer, _ = load_optimizer("milodo-plus")
-        return Remembering(optimizer.at(net.nodes), fewest.form)
+        return optimizer.at(net.nodes).compressed(code)
 
     return {
         "auto for bytes": lambda: fewest,
         "with learning (milodo-plus)": learned,
-        "without momentum": lambda: Remembering(TreePG(), fewest.form),
-        "without the code": lambda: Remembering(TreeAPG(), plain),
+        "without momentum": lambda: TreePG().compressed(code),
+        "without the code": lambda: TreeAPG().compressed(plain),
         "without bits (64)": TreeAPG,
         "gossip, without sums over a tree": lambda: local,
         "gossip without local steps": lambda: talks,
-        "gossip without momentum": lambda: replace(talks, method=replace(bare, momentum=0.0)),
+        "gossip without momentum": lambda: replace(talks, momentum=0.0),
         "gossip without bits": lambda: bare,
         "auto for rounds, which tells curvature": lambda: rounds,
     }

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from _harness import TWELVE, Costs, Instances, Kept, Part, disturbed, gossip, row, run_part, table, verdict, wanted
 
-from milodo.algorithms import AcceleratedED, Algorithm, ProxED, Remembering, accelerated_ed
+from milodo.algorithms import AcceleratedED, Algorithm, ProxED, accelerated_ed
 from milodo.algorithms.auto import learn
 from milodo.bench.tuning import Search, tune
 from milodo.learned import MiLoDo
@@ -98,7 +98,7 @@ def untuned(problem: Problem, net: Network) -> dict[str, Algorithm]:
     own = AcceleratedED.safe(float(L.max()), net, float(L.mean(-1).max()))
     return {
         f"{own.label}, K = {own.K}": own,
-        f"{own.label}, K = {own.K}, 6 bits": Remembering(own, Bits(6)),
+        f"{own.label}, K = {own.K}, 6 bits": own.compressed(Bits(6)),
         WHOLE: own,
         "Prox-ED, 1/L": ProxED(gamma=1 / float(L.max())),
     }

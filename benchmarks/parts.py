@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from _harness import Costs, Instances, Kept, Part, gossip, medians, row, run_part, table, verdict
 
-from milodo.algorithms import DAPG, LEPDO, AcceleratedED, Algorithm, Remembering, TreeAPG, TreeNewton
+from milodo.algorithms import DAPG, LEPDO, AcceleratedED, Algorithm, TreeAPG, TreeNewton
 from milodo.algorithms.auto import choose, gossips, learn, made
 from milodo.algorithms.uneven import LONGER, priced
 from milodo.loop import iterate
@@ -50,7 +50,7 @@ def bits(asked: argparse.Namespace) -> None:
         instances = Instances.lasso(graph, asked.instances)
         methods: dict[str, Algorithm] = {"Tree-APG": TreeAPG(), "Accelerated-ED": own(instances.problem, StackedNetwork(graph))}
         for name, method in (methods | (tuned if graph == "ring(10)" else {})).items():
-            forms = [method, *(Remembering(method, Bits(b)) for b in (8, 6, 4, 3))]
+            forms = [method, *(method.compressed(Bits(b)) for b in (8, 6, 4, 3))]
             row(name, graph, *(instances.costs(each, StackedNetwork(graph), GAPS, most=2000).cells("k") for each in forms))
 
 
@@ -61,7 +61,7 @@ def curvature(asked: argparse.Namespace) -> None:
         instances = Instances.lasso(graph, asked.instances)
         for name in ("full", "float32", "float16", "10-bit"):
             form = message_format(name)
-            method = TreeNewton() if form is None else Remembering(TreeNewton(), form)
+            method = TreeNewton() if form is None else TreeNewton().compressed(form)
             costs = instances.costs(method, StackedNetwork(graph), gaps, most=40)
             row(graph, name, costs.cells("rounds"), costs.cells("bytes"))
 
@@ -84,13 +84,13 @@ def code(asked: argparse.Namespace) -> None:
         instances = Instances(family.sample(seeds), seeds)
         facts = learn(instances.problem, StackedNetwork(graph))
         for method in (choose("bytes", facts, StackedNetwork(graph), d).algorithm, gossip(facts, StackedNetwork(graph), d)):
-            assert isinstance(method, Remembering) and isinstance(method.form, Coded)
+            assert isinstance(method.compressor, Coded)
             net = StackedNetwork(graph)
-            costs, coded, plain = instances.costs(method, net, [d / 3e5], most=2000), method.form, method.form.form
+            costs, coded, plain = instances.costs(method, net, [d / 3e5], most=2000), method.compressor, method.compressor.form
             each = costs.median("bytes", 0) / (net.traffic.messages / net.traffic.rounds * costs.median("rounds", 0))
-            exact = 8 if isinstance(method.method, TreeAPG) else 0
+            exact = 8 if isinstance(method, TreeAPG) else 0
             times = (f"{1e6 * seconds:.0f} µs" for seconds in spoken({"plain": plain, "coded": coded}, d))
-            row(method.method.label, graph, f"{d:,}", str(exact + plain.size(d, torch.float64)), f"{each:.0f}", *times)
+            row(type(method).label, graph, f"{d:,}", str(exact + plain.size(d, torch.float64)), f"{each:.0f}", *times)
 
 
 def curved(n: int, curvatures: Sequence[float], count: int) -> Instances:
@@ -154,7 +154,7 @@ FLOOR = {torch.float32: 1e-5, torch.float64: 1e-13}
 
 def both_of_auto(problem: Problem, net: StackedNetwork) -> dict[str, Algorithm]:
     """As auto takes them on ring(10): for bytes, and for links that fail."""
-    return {"tree": Remembering(TreeAPG(), Bits(4)), "gossip": gossip(learn(problem, StackedNetwork(GRAPH)), net, FAMILY.d)}
+    return {"tree": TreeAPG().compressed(Bits(4)), "gossip": gossip(learn(problem, StackedNetwork(GRAPH)), net, FAMILY.d)}
 
 
 @torch.no_grad()

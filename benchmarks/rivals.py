@@ -48,7 +48,7 @@ from milodo.topology import topology
 from milodo.words import amount, brief
 
 GRAPHS = ("ring(10)", "grid(5x5)", "tree(31)")
-WAYS = ("tree", "round", "fitted", "fastmix")
+WAYS = ("tree", "gossip", "minimax", "fastmix")
 """Chebyshev's polynomial is left out: `fitted` leaves no more of disagreement in as many rounds."""
 RIVALS: dict[str, tuple[str | None, ...]] = {
     "dapg": WAYS, "odapg": WAYS, "apapc": (None,), "lepdo": (None,), "prox-ed": (None,), "admm": (None,),
@@ -69,8 +69,8 @@ def variants(name: str) -> Iterator[tuple[str, dict[str, Any], Parameters]]:
     """What a method can be told beside its parameters, short messages first: a name, keys of [[methods]], what is fixed."""
     for form in FORMS:
         for over in RIVALS[name]:
-            fixed: Parameters = {"K": 1} if over in ("tree", "round") else {"inner": INNER} if name == "admm" else {}
-            label = {"label": f"over {over}, tuned", "over": over} if over else {"label": "tuned"}
+            fixed: Parameters = {"K": 1} if over in ("tree", "gossip") else {"inner": INNER} if name == "admm" else {}
+            label = {"label": f"over {over}, tuned", "exchange": over} if over else {"label": "tuned"}
             keys = {"name": name, "messages": form, **label}
             yield f"{name}{f' over {over}' if over else ''}, {message_format(form)}", keys, fixed
 

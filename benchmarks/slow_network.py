@@ -33,7 +33,7 @@ import torch
 from _harness import verdict
 from _slow_link import Slow, SlowNetwork, enter, lacking
 
-from milodo.algorithms import DAPG, Algorithm, ProxED, Remembering
+from milodo.algorithms import DAPG, Algorithm, ProxED
 from milodo.algorithms.auto import Link, choose, learn
 from milodo.bench import cache
 from milodo.bench.recorder import Stopwatch, sample_times
@@ -76,7 +76,7 @@ def methods() -> dict[str, tuple[type[Algorithm], bool]]:
 
 def made(cls: type[Algorithm], short: bool, parameters: dict[str, Any]) -> Algorithm:
     method = cls(**parameters)
-    return Remembering(method, Bits(BITS)) if short else method
+    return method.compressed(Bits(BITS)) if short else method
 
 
 # --- before: tuning and optima, in one process ---

@@ -42,7 +42,6 @@ from milodo.algorithms import (
     ProxATC,
     ProxDGD,
     ProxED,
-    Remembering,
     TreeAPG,
 )
 from milodo.algorithms.rule import WARM_UP
@@ -68,8 +67,8 @@ METHODS: tuple[Algorithm, ...] = (
 )
 AUTO: tuple[Algorithm, ...] = (
     ProxED(gamma=0.02),
-    Remembering(TreeAPG(), Coded(Bits(4))),
-    Remembering(AcceleratedED(gamma=0.02, K=1), Coded(Levels(5))),
+    TreeAPG().compressed(Coded(Bits(4))),
+    AcceleratedED(gamma=0.02, K=1).compressed(Coded(Levels(5))),
 )
 """What auto takes for bytes on ring(10) where links hold and where they fail, behind what it is measured by."""
 LEARNED_LIMIT = {300: 2.0, 30000: 1.1}

@@ -4,11 +4,12 @@ python examples/own_method.py
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import milodo
 from milodo.algorithms import StepSize
 from milodo.bench.tuning import Search, tune
+from milodo.network.exchange import Gossip
 from milodo.types import NodeTensor, Step
 
 
@@ -16,6 +17,8 @@ class State(NamedTuple):
     x: NodeTensor
     s: NodeTensor
     g: NodeTensor
+    link_x: Any
+    link_s: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,22 +26,26 @@ class GradientTracking(milodo.Algorithm):
     """x⁺ = prox_{γr}(W x - γ s),  s⁺ = W s + ∇f(x⁺) - ∇f(x),  s⁰ = ∇f(x⁰): s tracks the average gradient."""
 
     gamma: Step
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "Gradient tracking"
     exact: ClassVar[bool] = True
     space: ClassVar = {"gamma": StepSize(1 / 64, 4)}
-    rounds: ClassVar[int] = 2
     State = State
 
     def init(self, x0, problem, net):
         g = problem.grad(x0)
-        return State(x0, g, g)
+        return State(x0, g, g, self.exchange.init(x0, net), self.exchange.init(x0, net))
 
     def step(self, state, problem, net):
-        x = problem.prox(net.mix(state.x) - self.gamma * state.s, self.gamma)
+        mixed_x, link_x = self.exchange.mix(state.x, state.link_x, net)
+        mixed_s, link_s = self.exchange.mix(state.s, state.link_s, net)
+        x = problem.prox(mixed_x - self.gamma * state.s, self.gamma)
         g = problem.grad(x)
-        s = net.mix(state.s) + g - state.g
-        return State(x, s, g)
+        return State(x, mixed_s + g - state.g, g, link_x, link_s)
+
+    def sends(self, d):
+        return ((d, 0), (d, 0))  # two messages of d numbers, none of which must arrive as it is
 
 
 family, net = milodo.Lasso(n=10, d=20, N=40, lam=0.1), milodo.StackedNetwork("erdos_renyi(10,0.4,seed=1)")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         ProxDGD,
         ProxED,
         QGDSGDm,
-        Remembering,
         TreeAPG,
     )
     from milodo.algorithms.auto import Facts, Link, choose, learn
@@ -82,7 +81,7 @@ __all__ = [
     "Gossip", "GradientTracking", "InvalidInput", "LPGExtra", "Lasso", "Learned", "LeastSquares",
     "Levels", "Link", "Logistic", "LogisticRegression", "MiLoDo", "Network", "Neural", "NonNegative", "Observer", "Outage",
     "PGExtra", "PrimalDual", "Problem", "ProxATC", "ProxDGD", "ProxED", "QGDSGDm", "Reference", "Regularizer",
-    "Remembering", "Result", "Softmax", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic",
+    "Result", "Softmax", "StackedNetwork", "StackedObserver", "Status", "Stop", "TopK", "Topology", "Traffic",
     "TreeAPG", "TreeObserver", "Zero", "choose", "degraded", "gossip", "instance_seeds", "iterate", "learn", "load_optimizer",
     "optimum", "save_optimizer", "solve",
 ]  # fmt: skip

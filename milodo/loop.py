@@ -7,19 +7,22 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 
 from milodo.algorithms import Algorithm
+from milodo.algorithms.base import requirements
 from milodo.checks import EARLY, Checks, Look, Pace, next_look
 from milodo.errors import InvalidInput, as_float, quoted, whole
 from milodo.metrics import Units
 from milodo.network import Network, Observer, StackedObserver, Traffic
+from milodo.network.requirement import check as check_requirements
 from milodo.problems import Problem
 from milodo.status import Status
 from milodo.stopping import GROWTH, StoppingCriterion
+from milodo.synchronise import after_step, begin, own_state
 from milodo.types import NodeScalar, NodeTensor
 
 GAIN = 0.9
@@ -42,13 +45,7 @@ def check(algorithm: Algorithm, problem: Problem, net: Network, x0: NodeTensor |
         raise InvalidInput(
             f"the problem is on {problem.device} and the network on {net.device}. Build both with the same device=..."
         )
-    if net.schedule is not None:
-        if algorithm.asks:
-            raise InvalidInput(
-                f"{algorithm.label} needs {algorithm.asks}, and the graph changes with the iteration ({net.schedule}). "
-                "Use a method that gossips, e.g. accelerated-ed."
-            )
-        algorithm.rounds_on(net)  # refuses what is made for one spectrum
+    check_requirements(algorithm.label, requirements(algorithm), replace(net.conditions, hessian=problem.knows_hessian))
     shape = (*problem.batch, problem.n, problem.d)
     if x0 is not None and (x0.dtype != problem.dtype or tuple(x0.shape[-len(shape) :]) != shape):
         raise InvalidInput(f"x0 is {tuple(x0.shape)} in {x0.dtype}, but the problem needs {shape} in {problem.dtype}.")
@@ -57,7 +54,7 @@ def check(algorithm: Algorithm, problem: Problem, net: Network, x0: NodeTensor |
 def advance(algorithm: Algorithm, state: Any, problem: Problem, net: Network, k: int) -> Any:
     """Iteration k: the method sees the problem and the network as they are then. Nobody else calls `step`."""
     problem, net = problem.at_step(k), net.at_step(k)
-    return algorithm.in_step(algorithm.step(state, problem, net), problem, net)
+    return after_step(algorithm, state, algorithm.step(own_state(state), problem, net), problem, net)
 
 
 def iterate(
@@ -74,7 +71,7 @@ def iterate(
     """
     check(algorithm, problem, net, x0)
     x0 = problem.start() if x0 is None else x0
-    first, state = (0, algorithm.init(x0, problem.at_step(0), net.at_step(0))) if after is None else after
+    first, state = (0, begin(algorithm, x0, problem.at_step(0), net.at_step(0))) if after is None else after
     yield state
     for k in itertools.count(first + 1) if algorithm.longest is None else range(first + 1, algorithm.longest + 1):
         state = advance(algorithm, state, problem, net, k)
@@ -257,7 +254,7 @@ class _ByEvaluation(_Inspector):
         return self.checks.limit_of_units(GROWTH)
 
     def __call__(self, k: int, state: Any, *, begun: bool) -> _Inspection | None:
-        known = self.algorithm.evaluated(state)
+        known = self.algorithm.evaluated(own_state(state))
         if known is None:
             return None
         look = self.checks.look_at(known, self.stop.tolerance)
@@ -297,7 +294,7 @@ class _BySums(_Inspector):
         checks, pace, stop = self.checks, self.pace, self.stop
         moves, self.moves = self.moves, None
         seen = checks.glance(state.x, moves, time.perf_counter() - self.start if stop.seconds else None)
-        sign, known = float(seen.moved.max()), self.algorithm.known(state) if pace and checks.alike and begun else None
+        sign, known = float(seen.moved.max()), self.algorithm.known(own_state(state)) if pace and checks.alike and begun else None
         if pace and known is not None:
             sign = float(checks.guess(known[0][..., 0, :], known[1][..., 0, :], pace.tolerance).max())
         enough = pace is not None and known is not None and not stop.proven and sign <= pace.tolerance

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import milodo
-from milodo.algorithms import DPSGD, DecentLaM, DSGDm, GradientTracking, ProxED, QGDSGDm, Remembering
+from milodo.algorithms import DPSGD, DecentLaM, DSGDm, GradientTracking, ProxED, QGDSGDm
 from milodo.metrics import consensus_error
 from milodo.network import StackedNetwork, TreeObserver, degraded, message_format, replicas
 from milodo.problems import Neural
@@ -67,7 +67,7 @@ def raced(name: str, options: dict) -> tuple[torch.Tensor, int]:
     before it comes, with those."""
     graph, form = f"{options.get('graph', 'ring')}({N})", message_format(options.get("messages", "full"))
     net = degraded(StackedNetwork(graph), schedule=options.get("schedule"), seed=options.get("seed", 0))
-    method = RACED[name] if form is None else Remembering(RACED[name], form)
+    method = RACED[name] if form is None else RACED[name].compressed(form)
     states = milodo.iterate(method, problem(), net)
     next(itertools.islice(states, 1, None))
     ahead = net.traffic.bytes if name in AHEAD else 0

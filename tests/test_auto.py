@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from milodo.algorithms import METHODS, Algorithm, Remembering, TreeAPG
+from milodo.algorithms import METHODS, Algorithm, TreeAPG
 from milodo.algorithms.auto import BENDING, MOST, PAYS, Facts, Link, choose, learn, made, pooled_guess, sums_guess
 from milodo.bench.run_file import RunFile
 from milodo.errors import InvalidInput
@@ -39,7 +39,7 @@ def test_what_is_chosen_costs_what_was_predicted_for_an_iteration(graph, pay, lo
     sent = net.traffic - before
     assert vars(result.traffic) == vars(sent)
     # In a code messages are as long as what they say: that is known on average over many, and these are the first few.
-    within = 0.5 if chosen.algorithm.form.varies else 1e-12
+    within = 0.5 if chosen.algorithm.compressor.varies else 1e-12
     assert sent.bytes == pytest.approx(steps * chosen.best.bytes, rel=within) and sent.rounds == steps * chosen.best.rounds
     if lossy:
         assert all("Tree" not in candidate.name for candidate in (chosen.best, *chosen.others))
@@ -224,7 +224,7 @@ def test_it_says_what_it_chose_why_and_what_comes_next():
     assert chosen.why.endswith("; next best is LEPDO (31 local steps) in 5 levels, coded, about 561 kB")
     assert chosen.prediction["chosen"] == chosen.best.name and len(chosen.prediction["candidates"]) == 1 + len(chosen.others)
     again = made(chosen.best.parameters)
-    assert isinstance(again, Remembering) and again == chosen.algorithm
+    assert again.compressor is not None and again == chosen.algorithm
 
 
 def test_what_cannot_be_chosen_is_refused_in_a_sentence():

@@ -11,7 +11,7 @@ import torch
 from milodo.algorithms import ADMM, APAPC, DAPG, ODAPG, PGExtra, PrimalDual, ProxATC, ProxDGD, ProxED
 from milodo.loop import iterate
 from milodo.network import StackedNetwork
-from milodo.network.averaging import averaging
+from milodo.network.exchange import Polynomial
 from milodo.problems import L1, Lasso, LeastSquares, Zero
 from milodo.topology import dense, weights
 
@@ -248,9 +248,9 @@ def test_duals_sum_to_zero(lasso, method, dual):
 def test_fastmix_keeps_the_mean_and_contracts_disagreement(lasso):
     net, x = lasso.net, torch.from_numpy(lasso.x0)
     mean = x.mean(0)
-    disagreement = [(averaging("fastmix", net, K)(x, net) - mean).norm() for K in range(1, 40)]
+    disagreement = [(Polynomial("fastmix", K)(x, None, net)[0] - mean).norm() for K in range(1, 40)]
     for K in (1, 2, 5, 39):
-        torch.testing.assert_close(averaging("fastmix", net, K)(x, net).mean(0), mean, rtol=0, atol=ROUNDING)
+        torch.testing.assert_close(Polynomial("fastmix", K)(x, None, net)[0].mean(0), mean, rtol=0, atol=ROUNDING)
     # Liu and Morse: at the rate 1 - √(1 - λ) or better, which plain mixing's λ does not reach.
     rate = 1 - np.sqrt(1 - net.contraction)
     assert rate < net.contraction
@@ -259,11 +259,11 @@ def test_fastmix_keeps_the_mean_and_contracts_disagreement(lasso):
 
 def test_fastmix_with_one_round_is_not_plain_mixing(lasso):
     x = torch.from_numpy(lasso.x0)
-    assert (averaging("fastmix", lasso.net, 1)(x, lasso.net) - lasso.net.mix(x)).norm() > 0.01
+    assert (Polynomial("fastmix", 1)(x, None, lasso.net)[0] - lasso.net.mix(x)).norm() > 0.01
 
 
 def test_fastmix_counts_its_rounds(lasso):
-    averaging("fastmix", lasso.net, 3)(torch.from_numpy(lasso.x0), lasso.net)
+    Polynomial("fastmix", 3)(torch.from_numpy(lasso.x0), None, lasso.net)
     assert lasso.net.traffic.rounds == 3
 
 

@@ -46,7 +46,6 @@ class HalfStep(milodo.Algorithm):
     gamma: Step
     label: ClassVar[str] = "Half step"
     exact: ClassVar[bool] = False
-    rounds: ClassVar[int] = 1
     space: ClassVar = {"gamma": StepSize(1 / 64, 4)}
     State = State
 

@@ -47,7 +47,6 @@ class OneStep(Learned):
     kind = "one-step"
     label = "One step"
     exact: ClassVar[bool] = False
-    rounds: ClassVar[int] = 1
     Settings, Recipe = OneStepSettings, OneStepRecipe
     State = State
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from milodo.algorithms import DAPG, METHODS, Choice, ProxDGD, ProxED, Remembering, StepSize
+from milodo.algorithms import DAPG, METHODS, Choice, ProxDGD, ProxED, StepSize
 from milodo.bench import cache
 from milodo.bench.plan import Planner
 from milodo.bench.tuning import Search, tune
@@ -15,6 +15,7 @@ from milodo.config.experiment import parse_experiment
 from milodo.loop import iterate
 from milodo.metrics import mean_point
 from milodo.network import Bits, StackedNetwork, StackedObserver
+from milodo.network.exchange import named
 from milodo.problems import Lasso, instance_seeds, optimum
 
 OBSERVER = StackedObserver()
@@ -99,14 +100,14 @@ def test_rounds_as_the_cost_prefers_fewer_rounds_of_mixing():
 
 
 @pytest.mark.parametrize(
-    ("over", "form"), [("fastmix", None), ("tree", None), ("fastmix", Bits(6)), ("fitted", Bits(9))], ids=str
+    ("exchange", "form"), [("fastmix", None), ("tree", None), ("fastmix", Bits(6)), ("minimax", Bits(9))], ids=str
 )
-def test_bytes_as_the_cost_are_those_a_run_of_the_best_sends(over, form):
+def test_bytes_as_the_cost_are_those_a_run_of_the_best_sends(exchange, form):
     """Whatever it averages with and however its messages are shortened."""
 
     def make(parameters):
-        method = DAPG(**parameters, over=over)
-        return method if form is None else Remembering(method, form)
+        method = DAPG(**parameters, exchange=named(exchange))
+        return method if form is None else method.compressed(form)
 
     found = tune(DAPG, PROBLEM, NET, OPTIMUM, Search(**{**SEARCH.__dict__, "cost": "bytes"}), make=make)
     assert found.reached
@@ -135,7 +136,7 @@ def test_a_compressed_method_is_tuned_no_worse_than_with_the_parameters_of_the_u
     search = Search(**{**SEARCH.__dict__, "iterations": 150, "points_each": 3})
 
     def make(parameters):
-        return Remembering(METHODS[name](**parameters), Bits(3))
+        return METHODS[name](**parameters).compressed(Bits(3))
 
     full = tune(METHODS[name], PROBLEM, NET, OPTIMUM, search)
     found = tune(METHODS[name], PROBLEM, NET, OPTIMUM, search, make=make, start=full.best)
@@ -145,9 +146,9 @@ def test_a_compressed_method_is_tuned_no_worse_than_with_the_parameters_of_the_u
 
 def test_what_is_chosen_ran_until_its_own_cost_was_known():
     """Candidates run side by side until the first of them reaches the target, which says nothing about the cost of the others."""
-    found = tune(METHODS["lepdo"], PROBLEM, NET, OPTIMUM, SEARCH, make=lambda p: Remembering(METHODS["lepdo"](**p), Bits(3)))
+    found = tune(METHODS["lepdo"], PROBLEM, NET, OPTIMUM, SEARCH, make=lambda p: METHODS["lepdo"](**p).compressed(Bits(3)))
     assert found.reached
-    needed = iterations_to(Remembering(METHODS["lepdo"](**found.best), Bits(3)))
+    needed = iterations_to(METHODS["lepdo"](**found.best).compressed(Bits(3)))
     assert found.score == pytest.approx(needed, rel=0.12, abs=1)
 
 

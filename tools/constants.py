@@ -79,7 +79,6 @@ class Candidates(Rule):
     """The rule with the constants of all candidates side by side."""
 
     constants: Constant
-    rounds: ClassVar[int] = 1
     space: ClassVar[Space] = {}
 
     @property

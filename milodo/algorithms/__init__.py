@@ -9,7 +9,6 @@ from milodo.algorithms.d_psgd import DPSGD
 from milodo.algorithms.dapg import DAPG
 from milodo.algorithms.decentlam import DecentLaM
 from milodo.algorithms.dsgdm import DSGDm
-from milodo.algorithms.flood_apg import FloodAPG
 from milodo.algorithms.gradient_tracking import GradientTracking
 from milodo.algorithms.lepdo import LEPDO
 from milodo.algorithms.odapg import ODAPG
@@ -20,8 +19,7 @@ from milodo.algorithms.prox_atc import ProxATC
 from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
 from milodo.algorithms.qg_dsgdm import QGDSGDm
-from milodo.algorithms.remembering import Remembering
-from milodo.algorithms.tree_apg import TreeAPG
+from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
 from milodo.algorithms.tree_newton import TreeNewton
 
 METHODS: dict[str, type[Algorithm]] = {
@@ -49,6 +47,6 @@ METHODS: dict[str, type[Algorithm]] = {
 __all__ = [
     "ADMM", "APAPC", "DAPG", "DPSGD", "LEPDO", "METHODS", "ODAPG", "AcceleratedED", "Ahead", "Algorithm", "Choice", "Continuous",
     "DSGDm", "DecentLaM", "Factor", "FloodAPG", "Fraction", "Given", "GradientTracking", "PGExtra",
-    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "QGDSGDm", "Remembering", "Share", "StepSize",
+    "Parameter", "PrimalDual", "ProxATC", "ProxDGD", "ProxED", "QGDSGDm", "Share", "StepSize",
     "TreeAPG", "TreeNewton",
 ]  # fmt: skip

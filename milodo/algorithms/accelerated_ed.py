@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from milodo.algorithms.over import OverAverage
+from milodo.algorithms.averages import Averages
 from milodo.algorithms.parameters import Choice, Space, StepSize
 from milodo.algorithms.tree_apg import dot
 from milodo.errors import InvalidInput
 from milodo.network import Network
-from milodo.network.averaging import AVERAGES, Averaging, averaging
+from milodo.network.exchange import Exchange, Polynomial
+from milodo.network.requirement import Requirement
 from milodo.problems import Problem
 from milodo.solvers.fista import momentum
+from milodo.topology.filters import polynomial
 from milodo.types import NodeTensor, Step
 
 DUAL = 0.05
@@ -80,11 +82,13 @@ class State(NamedTuple):
     """Iterations since the node's last restart."""
     lost: NodeTensor
     """What rounding has kept from y so far."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceleratedED(OverAverage):
-    """Exact Diffusion with momentum, over any way A to average (network/averaging.py), from y⁰ = 0, t = 1:
+class AcceleratedED(Averages):
+    """Exact Diffusion with momentum, over any averaging operator A (milodo/network/exchange), from y⁰ = 0, t = 1:
 
     e  = x + β (x - x₋),   β = (t - 1)/t⁺,   t⁺ = (1 + √(1 + 4t²))/2
     z  = prox_{γr}(e - γ(∇f(e) + y))
@@ -120,7 +124,7 @@ class AcceleratedED(OverAverage):
     """Step size γ."""
     K: int
     """Rounds of one iteration: the degree of A."""
-    over: str = "fitted"
+    exchange: Exchange = Polynomial("minimax")
     """Which A."""
     momentum: Step | None = None
     """β at most; None for what A allows."""
@@ -146,7 +150,7 @@ class AcceleratedED(OverAverage):
         """
         if net.schedule is not None:
             return cls(gamma=1.2 / L, K=1)
-        theta = averaging("fitted", net, 1).contraction
+        theta = polynomial("minimax", net.mixing, 1).contraction
         if theta > ENOUGH:
             tau = shorter(net.topology.degrees)
             even = min(tau) == max(tau)
@@ -161,17 +165,18 @@ class AcceleratedED(OverAverage):
         super().__post_init__()
         if self.steps is not None:
             object.__setattr__(self, "steps", tuple(self.steps))  # a run's file has lists
-        if self.steps is not None and not AVERAGES[self.over].survives_loss:
+        if self.steps is not None and Requirement.RELIABLE_LINKS in self.exchange.requires:
             raise InvalidInput(
-                f"{self.label}: steps of each node's own need a polynomial, e.g. over = 'fitted', not {self.over!r}."
+                f"{self.label}: steps of each node's own need a polynomial, e.g. exchange = 'minimax', not {self.exchange}."
             )
-
-    def A(self, net: Network) -> Averaging:
-        return super().A(self.on(net))
 
     def on(self, net: Network) -> Network:
         """The network, with weights that suit everybody's steps."""
         return net if self.steps is None else net.weighing(self.steps)
+
+    def contraction(self, net: Network) -> float:
+        """θ: what A leaves of disagreement."""
+        return self.exchange.contraction(self.on(net).mixing)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         if self.steps is not None and len(self.steps) != net.topology.n:
@@ -179,7 +184,7 @@ class AcceleratedED(OverAverage):
                 f"{self.label}: steps of {len(self.steps)} nodes, but {net.topology} has {net.topology.n}. Give one a node."
             )
         zero = torch.zeros_like(x0[..., :1])
-        return State(x0, x0, torch.zeros_like(x0), zero + 1, zero, zero, torch.zeros_like(x0))
+        return State(x0, x0, torch.zeros_like(x0), zero + 1, zero, zero, torch.zeros_like(x0), self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         most, sigma = self.allowed(net)
@@ -191,7 +196,7 @@ class AcceleratedED(OverAverage):
         beta = beta.clamp(max=most)
         e = state.x + beta * (state.x - state.last)
         z = problem.prox(e - gamma * (problem.grad(e) + state.y), gamma)
-        v = self.A(net).defect(z, self.on(net))
+        v, link = self.exchange.residual(z, state.link, self.on(net))
         if net.schedule is not None:
             v = CHANGING * v
         # Summed as Kahan (1965) does: near rest v is tiny beside y, and would be rounded the same way in every iteration.
@@ -202,8 +207,8 @@ class AcceleratedED(OverAverage):
         trend = MEMORY * state.trend + (1 - MEMORY) * dot(e - z, x - state.x)
         restart = (trend > 0) & (state.calm >= APART)
         t, calm = torch.where(restart, 1.0, t), torch.where(restart, 0.0, state.calm + 1)
-        return State(x, state.x, y, t, trend, calm, lost)
+        return State(x, state.x, y, t, trend, calm, lost, link)
 
     def allowed(self, net: Network) -> tuple[float, float]:
         """β at most, and σ, by what A leaves of disagreement."""
-        return bounds(self.A(net).contraction if net.holds else 1.0)
+        return bounds(self.contraction(net) if net.holds else 1.0)

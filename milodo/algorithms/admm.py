@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Choice, Factor, Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.solvers.fista import accelerated
 from milodo.types import NodeTensor, Step
@@ -19,6 +20,8 @@ class State(NamedTuple):
     x: NodeTensor
     a: NodeTensor
     """Dual variable; sums to zero over the nodes."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +53,11 @@ class ADMM(Algorithm):
     """γ = 1/c."""
     inner: int
     """Gradients of one iteration: steps towards the local minimum."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "ADMM"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {"sigma": Factor(0.5, 1.6), "gamma": StepSize(4, 1024), "inner": Choice((100,))}
-    rounds: ClassVar[int] = 1
     State = State
 
     @property
@@ -67,17 +70,19 @@ class ADMM(Algorithm):
         return cls(sigma=1.0, gamma=30 / L, inner=20)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, torch.zeros_like(x0))
+        return State(x0, torch.zeros_like(x0), self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         # A node alone has no d_i; with 1 in its place it takes steps of the proximal point method.
         degree = net.sum(torch.ones_like(net.w)).clamp(min=1)  # [n, 1]
         mu, L = 2 * degree / self.gamma, problem.lipschitz().unsqueeze(-1)  # 2cd_i, L_i
-        D = net.sum(net.diff(state.x))
+        dx, link = self.exchange.diff(state.x, state.link, net)  # [*batch, m, d]
+        D = net.sum(dx)
         a = state.a + self.sigma / self.gamma * D
         v = state.x - (D / self.gamma + a) / mu
 
         def gradient(e: NodeTensor) -> NodeTensor:
             return problem.grad(e) + mu * (e - v)
 
-        return State(accelerated(state.x, gradient, problem.prox, 1 / (L + mu), 1 + L / mu, self.inner), a)
+        x = accelerated(state.x, gradient, problem.prox, 1 / (L + mu), 1 + L / mu, self.inner)
+        return State(x, a, link)

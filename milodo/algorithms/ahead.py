@@ -15,7 +15,7 @@ class Ahead(Algorithm):
 
     @abstractmethod
     def hear(self, state: Any, net: Network) -> Any:
-        """All rounds of the step: what they make of the state."""
+        """All rounds of the step: what they make of the state, what both ends remember included."""
 
     @abstractmethod
     def move(self, state: Any, heard: Any, problem: Problem) -> Any:

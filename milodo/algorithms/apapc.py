@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Factor, Fraction, Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -21,6 +22,8 @@ class State(NamedTuple):
     """x of the paper, which takes the large steps."""
     z: NodeTensor
     """Dual variable; sums to zero over the nodes."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +51,11 @@ class APAPC(Algorithm):
     """Weight τ of u."""
     theta: Step
     """Dual step, in units of 1/(ηλ_max)."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "APAPC"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {"eta": StepSize(4, 256), "tau": Fraction(0.01, 0.3), "theta": Factor(0.5, 2)}
-    rounds: ClassVar[int] = 1
     State = State
 
     @classmethod
@@ -61,12 +64,13 @@ class APAPC(Algorithm):
         return cls(eta=5 / L, tau=0.05, theta=1.0)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, x0, torch.zeros_like(x0))
+        return State(x0, x0, torch.zeros_like(x0), self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         x_g = self.tau * state.u + (1 - self.tau) * state.x
         v = state.u - self.eta * (problem.grad(x_g) + state.z)
         u_hat = problem.prox(v, self.eta)
-        rise = self.theta / (self.eta * (net.mixing.high or 1.0)) * net.lap(u_hat)  # a single node has no λ_max
+        lap, link = self.exchange.lap(u_hat, state.link, net)
+        rise = self.theta / (self.eta * (net.mixing.high or 1.0)) * lap  # a single node has no λ_max
         u = problem.prox(v - self.eta * rise, self.eta)
-        return State(x_g + 2 * self.tau / (2 - self.tau) * (u - state.u), u, state.z + rise)
+        return State(x_g + 2 * self.tau / (2 - self.tau) * (u - state.u), u, state.z + rise, link)

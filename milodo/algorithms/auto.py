@@ -11,20 +11,20 @@ from torch import Tensor
 
 from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_size
 from milodo.algorithms.base import Algorithm
-from milodo.algorithms.flood_apg import FloodAPG
 from milodo.algorithms.guesses import MOST, pooled_guess, sums_guess
 from milodo.algorithms.lepdo import LEPDO, iterations_of
-from milodo.algorithms.remembering import Remembering
-from milodo.algorithms.tree_apg import TreeAPG
+from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
 from milodo.algorithms.tree_newton import TreeNewton
 from milodo.algorithms.uneven import uneven
 from milodo.errors import InvalidInput, unknown
 from milodo.network import Bits, Cast, Coded, Format, Levels, Network
-from milodo.network.averaging import Averaging, averaging, enough
 from milodo.network.consensus import maximum, roughly_maximum
+from milodo.network.exchange import Polynomial
+from milodo.network.requirement import Requirement, check
 from milodo.problems import Problem
 from milodo.solvers.prox_newton import INNER
 from milodo.solvers.triangles import packed_size
+from milodo.topology.filters import enough
 from milodo.types import NodeScalar
 from milodo.words import amount
 
@@ -177,7 +177,7 @@ def made(parameters: dict[str, Any]) -> Algorithm:
     own = {name: value for name, value in parameters.items() if name not in ("bits", "levels", "coded", "flood", "newton")}
     sums = FloodAPG() if "flood" in parameters else TreeNewton() if "newton" in parameters else TreeAPG()
     gossip = LEPDO if "local_steps" in own else AcceleratedED
-    return Remembering(gossip(**own) if own else sums, _form(parameters))
+    return (gossip(**own) if own else sums).compressed(_form(parameters))
 
 
 def _form(parameters: dict[str, Any]) -> Format:
@@ -221,7 +221,7 @@ def sums(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> Can
     short = {"bits": bits} | _coded(pay)
     form = _form(short)
     size = (CODED_SUMS if form.varies else 1.0) * form.size(d, net.dtype) + net.dtype.itemsize
-    rounds = method.rounds_on(net)
+    rounds = method.exchange.rounds(net.mixing)
     seconds = None if link is None else rounds * (link.latency + size / link.bandwidth) + WORK * facts.gradient
     sent = 2 * (len(tree.parent) - 1) * size
     return Candidate(f"{method.label} in {form}", short, facts.sums, sent, rounds, seconds)
@@ -239,7 +239,7 @@ def newtons(facts: Facts, net: Network, d: int, link: Link | None) -> list[Candi
     method, n, iterations = TreeNewton(), len(net.topology.tree.parent), facts.newton
     form, told = (Cast(torch.float16), 1.0) if iterations == QUADRATIC else (Bits(8), iterations)
     size = (d + 1) * net.dtype.itemsize + form.size(packed_size(d), net.dtype) * told / iterations
-    rounds, work = method.rounds_on(net), facts.gradient + INNER * d * d / SPEED
+    rounds, work = method.exchange.rounds(net.mixing), facts.gradient + INNER * d * d / SPEED
     seconds = None if link is None else work + rounds * (link.latency + size / link.bandwidth)
     bits = 16 if isinstance(form, Cast) else form.b
     return [Candidate(f"{method.label} in {form}", {"newton": 1, "bits": bits}, iterations, 2 * (n - 1) * size, rounds, seconds)]
@@ -263,19 +263,17 @@ def gossips(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> 
     if (one.momentum or one.allowed(net)[0]) < 1:
         sigma = min(BOLDEST, max(GENTLEST, PATIENCE / facts.sums))
         one = replace(one, momentum=1 - sigma, dual=sigma)
-    ways = [(one.chosen, one.A(net), slower(facts, averaging("fitted", net, 1).contraction))]
+    ways = [(one, slower(facts, Polynomial(K=1).contraction(net.mixing)))]
     if not failing:
-        fewest = enough("fitted", net, ENOUGH).rounds
-        more = [averaging("fitted", net, K) for K in range(max(2, fewest), fewest + MORE + 1)]
-        steps = [step_size(facts.L, facts.mean, A.contraction) for A in more]
-        ways += [({"gamma": g, "K": A.rounds}, A, slower(facts, A.contraction)) for A, g in zip(more, steps, strict=True)]
-    found = [_gossip(pay, own, A, iterations, facts, net, d, link, "") for own, A, iterations in ways]
+        fewest = enough("minimax", net.mixing, ENOUGH)
+        for K in range(max(2, fewest), fewest + MORE + 1):
+            theta = Polynomial(K=K).contraction(net.mixing)
+            ways.append((AcceleratedED(gamma=step_size(facts.L, facts.mean, theta), K=K), slower(facts, theta)))
+    found = [_gossip(pay, method, iterations, facts, net, d, link, "") for method, iterations in ways]
     best = None if failing or facts.curvatures is None else uneven(facts.curvatures, net)
     if best is not None:
-        method, theta = best.method, best.contraction
-        parameters = {"gamma": method.gamma, "K": method.K, "steps": method.steps}
-        iterations = slower(replace(facts, L=min(facts.L, 1.2 * best.effective)), theta)
-        found.append(_gossip(pay, parameters, method.A(net), iterations, facts, net, d, link, ", own steps"))
+        iterations = slower(replace(facts, L=min(facts.L, 1.2 * best.effective)), best.contraction)
+        found.append(_gossip(pay, best.method, iterations, facts, net, d, link, ", own steps"))
     return [*local(pay, facts, net, d, link), *(candidate for candidate in found if candidate is not None)]
 
 
@@ -296,21 +294,22 @@ def local(pay: str, facts: Facts, net: Network, d: int, link: Link | None) -> li
 
 
 def _gossip(
-    pay: str, own: dict[str, Any], A: Averaging, iterations: float, facts: Facts, net: Network, d: int, link: Link | None,
-    remark: str,
+    pay: str, method: AcceleratedED, iterations: float, facts: Facts, net: Network, d: int, link: Link | None, remark: str
 ) -> Candidate | None:  # fmt: skip
     """Accelerated-ED in as many bits as A needs, coded where bytes are paid for; None if no number of bits is enough."""
-    bits = next((b for most, b in BITS if A.amplifies <= most), None)
+    gain, rounds = method.exchange.noise_gain(method.on(net).mixing), method.K
+    bits = next((b for most, b in BITS if gain <= most), None)
     if bits is None:
         return None
-    short = {"levels": LEVELS_OF_A_ROUND} if A.rounds == 1 and own.get("momentum", 1) < 1 else {"bits": bits}
+    short = {"levels": LEVELS_OF_A_ROUND} if rounds == 1 and (method.momentum or 1) < 1 else {"bits": bits}
     short |= _coded(pay)
     form = _form(short)
     share = 1.0 if not form.varies else CODED if "levels" in short else CODED_BITS
     size = share * form.size(d, net.dtype)
-    seconds = None if link is None else A.rounds * (link.latency + size / link.bandwidth) + facts.gradient
-    name = f"{AcceleratedED.label} (K = {A.rounds}{remark}) in {form}"
-    return Candidate(name, {**own, **short}, iterations, A.messages * size, A.rounds, seconds)
+    seconds = None if link is None else rounds * (link.latency + size / link.bandwidth) + facts.gradient
+    name = f"{AcceleratedED.label} (K = {rounds}{remark}) in {form}"
+    sent = method.exchange.messages(net.mixing) * size
+    return Candidate(name, {**method.chosen, **short}, iterations, sent, rounds, seconds)
 
 
 def slower(facts: Facts, theta: float) -> float:
@@ -363,11 +362,7 @@ def _guessed(largest: Tensor) -> Tensor:
 
 
 def _one_graph(net: Network) -> None:
-    if net.schedule is not None:
-        raise InvalidInput(
-            f"auto weighs methods by the spectrum of one graph, and it changes with the iteration ({net.schedule}). Use "
-            "accelerated-ed, whose safe parameters suit any."
-        )
+    check("auto", {Requirement.FIXED_GRAPH}, net.conditions, "Use accelerated-ed, whose safe parameters suit any.")
 
 
 def everybodys(L: NodeScalar, net: Network) -> tuple[float, ...]:

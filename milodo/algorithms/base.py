@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from copy import copy
+from dataclasses import MISSING, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from milodo.algorithms.parameters import Space
 from milodo.errors import InvalidInput
-from milodo.network import Network
+from milodo.network import Format, Network
+from milodo.network.exchange import Cost, Exchange, Gossip
+from milodo.network.requirement import Requirement, in_words
 from milodo.problems import Problem
 from milodo.types import Evaluation, NodeTensor
 
@@ -23,8 +26,8 @@ class Algorithm(ABC):
     """Whether its only fixed point is the optimum."""
     space: ClassVar[Space]
     """What tuning searches."""
-    needs: ClassVar[str] = ""
-    """What it asks of the network beyond links that work now and then."""
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
+    """Of the problem, beside what its exchange requires of the network."""
     evaluates: ClassVar[bool] = False
     """Whether every node knows f + r and ∇f at x exactly after every step (`evaluated`): then a stopping rule needs no sums."""
     steady: ClassVar[bool] = True
@@ -34,27 +37,39 @@ class Algorithm(ABC):
     then there is nothing to average."""
     State: ClassVar[type[tuple[Any, ...]]]
     """A NamedTuple, the iterate x first."""
+    exchange: Exchange = Gossip()
+    """How it brings the nodes together."""
     longest: int | None = None
     """Iterations it can do; None for any number. Unrolled methods end with their last layer."""
 
     @property
-    @abstractmethod
-    def rounds(self) -> int | None:
-        """Swaps in one step; at most, where a method does not talk the same in every one. None if the graph decides."""
+    def needs(self) -> str:
+        """All that it and its exchange require, in words."""
+        return in_words(requirements(self))
+
+    def sends(self, d: int) -> tuple[tuple[int, int], ...]:
+        """Of every application of its exchange in one step: the numbers of a message, and how many of them travel as they are; at
+        most, where a method does not send the same in every step."""
+        return ((d, 0),)
+
+    def cost(self, net: Network, d: int) -> Cost:
+        """Of one step on d unknowns, by all nodes together; at most."""
+        first, *others = (self.exchange.cost(net, numbers, exact) for numbers, exact in self.sends(d))
+        return sum(others, start=first)
 
     @property
-    def asks(self) -> str:
-        """What it needs of the network as it is set up now."""
-        return self.needs
+    def compressor(self) -> Format | None:
+        """By which its messages are shortened to differences from what was sent before; None where they travel as they are."""
+        return self.exchange.compressor
 
-    def rounds_on(self, net: Network) -> int:
-        """Rounds of one step on this network."""
-        assert self.rounds is not None, f"{self.label} must say how many rounds it needs on a graph"
-        return self.rounds
-
-    def floats_on(self, net: Network, d: int) -> int:
-        """Numbers that all nodes send in one step; at most, like rounds."""
-        return self.rounds_on(net) * len(net.topology.arcs) * d
+    def compressed(self, compressor: Format) -> Self:
+        """The same, with messages that are compressed differences (`Exchange`)."""
+        if self.compressor is not None:
+            raise InvalidInput(f"{self.label} sends compressed differences already. Give the method alone, or another.")
+        other = copy(self)
+        object.__setattr__(other, "exchange", replace(self.exchange, compressor=compressor))  # type: ignore[type-var]
+        object.__setattr__(other, "label", f"{self.label}, {compressor}")
+        return other
 
     @property
     def gradients(self) -> int:
@@ -68,11 +83,6 @@ class Algorithm(ABC):
     @abstractmethod
     def step(self, state: Any, problem: Problem, net: Network) -> Any:
         """The next state."""
-
-    def in_step(self, state: Any, problem: Problem, net: Network) -> Any:
-        """The state after a step and its comparison with others: what nodes keep of each other's words must be the same at both
-        ends. Only methods that keep any have something to compare (network/replicas.py)."""
-        return state
 
     def known(self, state: Any) -> tuple[NodeTensor, NodeTensor] | None:
         """A point and ∇f there as far as messages told it, both the same at every node; None where no node knows such."""
@@ -93,6 +103,8 @@ class Algorithm(ABC):
         return self
 
     def __post_init__(self) -> None:
+        if self.compressor is not None:
+            object.__setattr__(self, "label", f"{type(self).label}, {self.compressor}")
         for field in fields(self):  # type: ignore[arg-type]  # every method is a dataclass
             if field.name in self.space:
                 self.space[field.name].check(f"{self.label}: {field.name}", getattr(self, field.name))
@@ -103,12 +115,19 @@ class Algorithm(ABC):
         given = [
             f.name
             for f in fields(self)  # type: ignore[arg-type]
-            if f.default is not MISSING and getattr(self, f.name) != f.default
+            if f.name != "exchange" and f.default is not MISSING and getattr(self, f.name) != f.default
         ]
         return {name: getattr(self, name) for name in (*self.space, *(name for name in given if name not in self.space))}
+
+
+def requirements(method: Algorithm | type[Algorithm]) -> frozenset[Requirement]:
+    """Of a method and of its exchange; of a class, of the exchange that it has by itself."""
+    return method.requires | method.exchange.requires
 
 
 class XState(NamedTuple):
     """The state of a method that remembers nothing but its iterate."""
 
     x: NodeTensor
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from milodo.algorithms.ahead import Ahead
 from milodo.algorithms.base import XState
 from milodo.algorithms.parameters import Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -24,11 +25,11 @@ class DPSGD(Ahead):
 
     gamma: Step
     """Step size γ."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "D-PSGD"
     exact: ClassVar[bool] = False
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
-    rounds: ClassVar[int] = 1
     State = XState
 
     @classmethod
@@ -37,10 +38,12 @@ class DPSGD(Ahead):
         return cls(gamma=(2 - net.mixing.high) / (2 * L))
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> XState:
-        return XState(x0)
+        return XState(x0, self.exchange.init(x0, net))
 
-    def hear(self, state: XState, net: Network) -> NodeTensor:
-        return net.lap(state.x)
+    def hear(self, state: XState, net: Network) -> tuple[NodeTensor, Any]:
+        """x - W x, and the link after it."""
+        return self.exchange.lap(state.x, state.link, net)
 
-    def move(self, state: XState, heard: NodeTensor, problem: Problem) -> XState:
-        return XState(problem.prox(state.x - heard - self.gamma * problem.grad(state.x), self.gamma))
+    def move(self, state: XState, heard: tuple[NodeTensor, Any], problem: Problem) -> XState:
+        lap, link = heard
+        return XState(problem.prox(state.x - lap - self.gamma * problem.grad(state.x), self.gamma), link)

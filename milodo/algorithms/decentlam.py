@@ -11,6 +11,7 @@ from milodo.algorithms.base import Algorithm
 from milodo.algorithms.dsgdm import State
 from milodo.algorithms.parameters import Fraction, Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -31,11 +32,11 @@ class DecentLaM(Algorithm):
     """Step size γ."""
     alpha: Step
     """1 - β: the smaller, the more momentum."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "DecentLaM"
     exact: ClassVar[bool] = False
     space: ClassVar[Space] = {"gamma": StepSize(1 / 256, 4), "alpha": Fraction(0.05, 1)}
-    rounds: ClassVar[int] = 1
     State = State
 
     @classmethod
@@ -44,9 +45,10 @@ class DecentLaM(Algorithm):
         return cls(gamma=0.1 / L, alpha=0.1)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, torch.zeros_like(x0))
+        return State(x0, torch.zeros_like(x0), self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        g = (state.x - net.mix(state.x - self.gamma * problem.grad(state.x))) / self.gamma
+        mixed, link = self.exchange.mix(state.x - self.gamma * problem.grad(state.x), state.link, net)
+        g = (state.x - mixed) / self.gamma
         m = (1 - self.alpha) * state.m + g
-        return State(problem.prox(state.x - self.gamma * m, self.gamma / self.alpha), m)
+        return State(problem.prox(state.x - self.gamma * m, self.gamma / self.alpha), m, link)

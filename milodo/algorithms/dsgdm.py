@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Fraction, Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -18,6 +19,8 @@ class State(NamedTuple):
     x: NodeTensor
     m: NodeTensor
     """Momentum, each node's own."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +38,11 @@ class DSGDm(Algorithm):
     """Step size γ."""
     alpha: Step
     """1 - β: the smaller, the more momentum."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "DSGDm"
     exact: ClassVar[bool] = False
     space: ClassVar[Space] = {"gamma": StepSize(1 / 256, 4), "alpha": Fraction(0.05, 1)}
-    rounds: ClassVar[int] = 1
     State = State
 
     @classmethod
@@ -48,8 +51,9 @@ class DSGDm(Algorithm):
         return cls(gamma=0.1 / L, alpha=0.1)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, torch.zeros_like(x0))
+        return State(x0, torch.zeros_like(x0), self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         m = (1 - self.alpha) * state.m + problem.grad(state.x)
-        return State(problem.prox(net.mix(state.x - self.gamma * m), self.gamma / self.alpha), m)
+        mixed, link = self.exchange.mix(state.x - self.gamma * m, state.link, net)
+        return State(problem.prox(mixed, self.gamma / self.alpha), m, link)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 
 from milodo.algorithms.ahead import Ahead
 from milodo.algorithms.parameters import Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -20,6 +21,8 @@ class State(NamedTuple):
     """Tracks the mean gradient: Σy = Σg after every step."""
     g: NodeTensor
     """The last gradient."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +40,15 @@ class GradientTracking(Ahead):
 
     gamma: Step
     """Step size γ."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "Gradient-Tracking"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {"gamma": StepSize(1 / 256, 1)}
-    rounds: ClassVar[int] = 1
     State = State
 
-    def floats_on(self, net: Network, d: int) -> int:
-        return 2 * super().floats_on(net, d)
+    def sends(self, d: int) -> tuple[tuple[int, int], ...]:
+        return ((2 * d, 0),)
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
@@ -54,14 +57,15 @@ class GradientTracking(Ahead):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         zero = torch.zeros_like(x0)
-        return State(x0, zero, zero)
+        return State(x0, zero, zero, self.exchange.init(torch.cat((x0, zero), dim=-1), net))
 
-    def hear(self, state: State, net: Network) -> tuple[NodeTensor, NodeTensor]:
-        """x - W x and y - W y; γy, so that a format that has one scale a message does justice to both."""
-        x, y = net.lap(torch.cat((state.x, self.gamma * state.y), dim=-1)).chunk(2, dim=-1)
-        return x, y / self.gamma
+    def hear(self, state: State, net: Network) -> tuple[NodeTensor, NodeTensor, Any]:
+        """x - W x, y - W y and the link after it; γy travels, so that a compressor with one scale a message suits both."""
+        lap, link = self.exchange.lap(torch.cat((state.x, self.gamma * state.y), dim=-1), state.link, net)
+        x, y = lap.chunk(2, dim=-1)
+        return x, y / self.gamma, link
 
-    def move(self, state: State, heard: tuple[NodeTensor, NodeTensor], problem: Problem) -> State:
-        g = problem.grad(state.x)
-        y = state.y - heard[1] + g - state.g
-        return State(problem.prox(state.x - heard[0] - self.gamma * y, self.gamma), y, g)
+    def move(self, state: State, heard: tuple[NodeTensor, NodeTensor, Any], problem: Problem) -> State:
+        (lap_x, lap_y, link), g = heard, problem.grad(state.x)
+        y = state.y - lap_y + g - state.g
+        return State(problem.prox(state.x - lap_x - self.gamma * y, self.gamma), y, g, link)

@@ -11,6 +11,7 @@ from torch import Tensor
 from milodo.algorithms.parameters import Factor, Fraction, Given, Share, Space, StepSize
 from milodo.algorithms.rule import Here, Ratio, Rule, Source
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.topology.mixing import walk
 from milodo.types import EdgeTensor, NodeTensor, Step
@@ -105,13 +106,13 @@ class LEPDO(Rule):
     lookahead: float = 0.5
     """h: how far ahead the gradient is taken, as a share of the momentum: 1 is Nesterov's method, 0 the heavy ball; 1/2 and less
     allow longer steps."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "LEPDO"
     space: ClassVar[Space] = {
         "gamma": StepSize(1 / 4, 8), "alpha": Fraction(0.02, 1.0), "c_s": Factor(0.03, 3.0), "c_u": Factor(0.5, 2.0),
         "local_steps": Given((1,)), "lookahead": Share((0.5, 1.0), low=0.0, high=1.0),
     }  # fmt: skip
-    rounds: ClassVar[int] = 1
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:

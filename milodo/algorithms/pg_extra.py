@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -16,6 +17,8 @@ class State(NamedTuple):
     x: NodeTensor
     c: NodeTensor
     """What the past still has to say: z̃ - x + ½ lap(x) + γ∇f(x) of the last step."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +35,11 @@ class PGExtra(Algorithm):
 
     gamma: Step
     """Step size γ."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "PG-EXTRA"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
-    rounds: ClassVar[int] = 1
     State = State
 
     @classmethod
@@ -45,9 +48,9 @@ class PGExtra(Algorithm):
         return cls(gamma=0.9 * (2 - net.mixing.high) / L)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, x0 * 0)
+        return State(x0, x0 * 0, self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        lap = net.lap(state.x)
+        lap, link = self.exchange.lap(state.x, state.link, net)
         z_tilde = state.x - lap - self.gamma * problem.grad(state.x) + state.c
-        return State(problem.prox(z_tilde, self.gamma), state.c - lap / 2)
+        return State(problem.prox(z_tilde, self.gamma), state.c - lap / 2, link)

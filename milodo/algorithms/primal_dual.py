@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -17,6 +18,8 @@ class State(NamedTuple):
     x: NodeTensor
     y: NodeTensor
     """Dual variable; sums to zero over the nodes."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +32,11 @@ class PrimalDual(Algorithm):
 
     gamma: Step
     """Step size γ; the primal step is γ/n."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "Primal-Dual"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 64)}
-    rounds: ClassVar[int] = 1
     State = State
 
     @classmethod
@@ -43,10 +46,10 @@ class PrimalDual(Algorithm):
         return cls(gamma=min(n / (2 * L), math.sqrt(n / (16 * degree))))
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, x0 * 0)
+        return State(x0, x0 * 0, self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         gamma_primal = self.gamma / net.topology.n
         x = problem.prox(state.x - gamma_primal * (problem.grad(state.x) + state.y), gamma_primal)
-        y = state.y + 2 * self.gamma * net.sum(net.diff(x))
-        return State(x, y)
+        dx, link = self.exchange.diff(x, state.link, net)  # [*batch, m, d]
+        return State(x, state.y + 2 * self.gamma * net.sum(dx), link)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Space, StepSize
 from milodo.errors import InvalidInput
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -22,6 +23,10 @@ class State(NamedTuple):
     y_mixed: NodeTensor
     """ỹ."""
     z: NodeTensor
+    link_z: Any
+    """What both ends of every link remember of z̃, where messages are compressed differences."""
+    link_y: Any
+    """And of y."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +44,11 @@ class ProxATC(Algorithm):
 
     gamma: Step
     """Step size γ."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "Prox-ATC"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
-    rounds: ClassVar[int] = 2
     State = State
 
     @classmethod
@@ -62,11 +67,15 @@ class ProxATC(Algorithm):
         return cls(gamma=min(1.0, 1 + smallest) / (2 * L))
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, x0, x0)
+        return State(x0, x0, x0, self.exchange.init(x0, net), self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         z = state.x - self.gamma * problem.grad(state.x)
         z_tilde = state.y_mixed - z + state.z
-        y = 2 * state.y_mixed - z_tilde + net.lap(z_tilde)
-        y_mixed = net.mix(y)
-        return State(problem.prox(y_mixed, self.gamma), y_mixed, z)
+        lap, link_z = self.exchange.lap(z_tilde, state.link_z, net)
+        y = 2 * state.y_mixed - z_tilde + lap
+        y_mixed, link_y = self.exchange.mix(y, state.link_y, net)
+        return State(problem.prox(y_mixed, self.gamma), y_mixed, z, link_z, link_y)
+
+    def sends(self, d: int) -> tuple[tuple[int, int], ...]:
+        return ((d, 0), (d, 0))

@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 from milodo.algorithms.base import Algorithm, XState
 from milodo.algorithms.parameters import Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -24,11 +25,11 @@ class ProxDGD(Algorithm):
 
     gamma: Step
     """Step size γ."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "Prox-DGD"
     exact: ClassVar[bool] = False
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
-    rounds: ClassVar[int] = 1
     State = XState
 
     @classmethod
@@ -37,8 +38,9 @@ class ProxDGD(Algorithm):
         return cls(gamma=1 / L)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> XState:
-        return XState(x0)
+        return XState(x0, self.exchange.init(x0, net))
 
     def step(self, state: XState, problem: Problem, net: Network) -> XState:
         z = state.x - self.gamma * problem.grad(state.x)
-        return XState(problem.prox(net.mix(z), self.gamma))
+        mixed, link = self.exchange.mix(z, state.link, net)
+        return XState(problem.prox(mixed, self.gamma), link)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -17,6 +18,8 @@ class State(NamedTuple):
     y_mixed: NodeTensor
     """ỹ."""
     z: NodeTensor
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +34,11 @@ class ProxED(Algorithm):
 
     gamma: Step
     """Step size γ."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "Prox-ED"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {"gamma": StepSize(1 / 64, 4)}
-    rounds: ClassVar[int] = 1
     State = State
 
     @classmethod
@@ -44,10 +47,11 @@ class ProxED(Algorithm):
         return cls(gamma=1 / L)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, x0, x0)
+        return State(x0, x0, x0, self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         z = state.x - self.gamma * problem.grad(state.x)
         y = state.y_mixed + z - state.z
-        y_mixed = y - net.lap(y) / 2
-        return State(problem.prox(y_mixed, self.gamma), y_mixed, z)
+        lap, link = self.exchange.lap(y, state.link, net)
+        y_mixed = y - lap / 2
+        return State(problem.prox(y_mixed, self.gamma), y_mixed, z, link)

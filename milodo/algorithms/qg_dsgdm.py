@@ -11,6 +11,7 @@ from milodo.algorithms.base import Algorithm
 from milodo.algorithms.dsgdm import State
 from milodo.algorithms.parameters import Fraction, Space, StepSize
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.types import NodeTensor, Step
 
@@ -35,11 +36,11 @@ class QGDSGDm(Algorithm):
     """Step size γ."""
     alpha: Step
     """1 - β: the smaller, the more momentum."""
+    exchange: Gossip = Gossip()
 
     label: ClassVar[str] = "QG-DSGDm"
     exact: ClassVar[bool] = False
     space: ClassVar[Space] = {"gamma": StepSize(1 / 256, 4), "alpha": Fraction(0.05, 1)}
-    rounds: ClassVar[int] = 1
     State = State
 
     @classmethod
@@ -48,10 +49,11 @@ class QGDSGDm(Algorithm):
         return cls(gamma=0.1 / L, alpha=0.1)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
-        return State(x0, torch.zeros_like(x0))
+        return State(x0, torch.zeros_like(x0), self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         g, beta = problem.grad(state.x), 1 - self.alpha
         u = g + beta * (beta * state.m + g)
-        x = problem.prox(net.mix(state.x - self.gamma * u), self.gamma * (1 + beta))
-        return State(x, MEMORY * state.m + (1 - MEMORY) * (state.x - x) / self.gamma)
+        mixed, link = self.exchange.mix(state.x - self.gamma * u, state.link, net)
+        x = problem.prox(mixed, self.gamma * (1 + beta))
+        return State(x, MEMORY * state.m + (1 - MEMORY) * (state.x - x) / self.gamma, link)

@@ -11,6 +11,7 @@ import torch
 from milodo.algorithms.base import Algorithm
 from milodo.errors import InvalidInput
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.solvers.fista import accelerated
 from milodo.types import EdgeTensor, NodeTensor, Step
@@ -67,6 +68,8 @@ class State(NamedTuple):
     """Where local steps go on from; without any, x."""
     memory: Any
     """Of the source."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 class Rule(Algorithm):
@@ -96,6 +99,7 @@ class Rule(Algorithm):
 
     exact: ClassVar[bool] = True
     State = State
+    exchange: Gossip = Gossip()
     local_steps: int = 1
     """S."""
     lookahead: float = 0.5
@@ -116,7 +120,7 @@ class Rule(Algorithm):
                 f"{self.local_steps} local steps are as long as curvature allows, which this problem does not know. Take one "
                 "local step, or give the problem its Lipschitz constant."
             )
-        return State(x0, x0, torch.zeros_like(x0), x0, self.source.start(x0, problem, net))
+        return State(x0, x0, torch.zeros_like(x0), x0, self.source.start(x0, problem, net), self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         source = self.source
@@ -132,12 +136,12 @@ class Rule(Algorithm):
             g = problem.grad(state.z)
             p, memory = source.primal(state.memory, Here(state.x, state.last, state.z, g, state.y), problem)
             z = self._nearer(state.z, e, g, state.y, p, problem)
-        dz = net.diff(z)  # z_i - z_j [*batch, m, d]
+        dz, link = self.exchange.diff(z, state.link, net)  # z_i - z_j [*batch, m, d]
         p1, p2, memory = source.edges(memory, dz, net)
         s = net.sum(p1 * dz)
         y = state.y + s
         x = z - p2.D * s if isinstance(p2, Ratio) else z - net.sum(p2 * dz)
-        return State(x, state.x, y, x if self.local_steps == 1 else z, memory)
+        return State(x, state.x, y, x if self.local_steps == 1 else z, memory, link)
 
     def _nearer(self, z: NodeTensor, e: NodeTensor, g: NodeTensor, y: NodeTensor, p: Step, problem: Problem) -> NodeTensor:
         """S steps from z, where the gradient is g."""

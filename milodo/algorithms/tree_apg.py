@@ -12,6 +12,7 @@ from torch import Tensor
 from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Space
 from milodo.network import Network
+from milodo.network.exchange import AllGather, TreeAllReduce
 from milodo.network.sums import in_order
 from milodo.problems import Problem
 from milodo.solvers.fista import momentum
@@ -91,6 +92,8 @@ class State(NamedTuple):
     """With which the step to x was taken [*batch, n, 1 or d]."""
     memory: Any
     """Of the source."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 class SumsAPG(Algorithm):
@@ -113,13 +116,14 @@ class SumsAPG(Algorithm):
 
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {}
-    rounds: ClassVar[int | None] = None
     alike: ClassVar[tuple[str, ...]] = ("x", "last", "e", "g", "t", "gamma", "L", "calm", "p")
     State = State
 
-    @abstractmethod
-    def total(self, net: Network, x: NodeTensor, exact: int) -> NodeTensor:
-        """Σ_j x_j, the very same numbers at every node."""
+    exchange: TreeAllReduce | AllGather
+    """Which sum."""
+
+    def sends(self, d: int) -> tuple[tuple[int, int], ...]:
+        return ((d + 1, 1),)
 
     @property
     def source(self) -> Source:
@@ -133,7 +137,7 @@ class SumsAPG(Algorithm):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         zero, nothing = torch.zeros_like(x0[..., :1]), torch.zeros_like(x0)
-        paces = torch.ones_like(x0 if self.source.each else zero), self.source.start(x0)
+        paces = torch.ones_like(x0 if self.source.each else zero), self.source.start(x0), self.exchange.init(x0, net)
         return State(x0, x0, problem.look(x0), x0, nothing, nothing, zero, zero + 1, zero, zero, zero + APART, *paces)
 
     def known(self, state: State) -> tuple[NodeTensor, NodeTensor]:
@@ -152,8 +156,9 @@ class SumsAPG(Algorithm):
         f = f.unsqueeze(-1)
         bent = curved(problem.value_from(seen).unsqueeze(-1), state.f, dot(state.own, moved))
         L_own = problem.lipschitz().unsqueeze(-1).expand_as(f)
-        mean = self.total(net, torch.cat((own, torch.where(first, L_own, bent)), dim=-1), exact=1) / net.topology.n
-        g, number = mean.split((x.shape[-1], 1), dim=-1)
+        told = torch.cat((own, torch.where(first, L_own, bent)), dim=-1)
+        total, link = self.exchange(told, state.link, net, exact=1)
+        g, number = (total / net.topology.n).split((x.shape[-1], 1), dim=-1)
         L, D = torch.where(first, number, state.L), torch.where(first, 0.0, number)
         gamma = torch.where(first, net.topology.n / L, state.gamma)
         most = state.p.amax(-1, keepdim=True)
@@ -174,29 +179,26 @@ class SumsAPG(Algorithm):
             calm=torch.where(fine & uphill, 0.0, state.calm + 1),
             p=p,
             memory=memory,
+            link=link,
         )
 
 
-class OverTree(SumsAPG):
-    """With sums over a spanning tree (Network.total): the fewest messages there can be, in 2 · height rounds."""
+@dataclass(frozen=True, kw_only=True)
+class TreeAPG(SumsAPG):
+    """Over a spanning tree, with p = 1 and FISTA's β: nothing to tune, nothing learned."""
 
-    needs: ClassVar[str] = "links that hold (a lost message breaks a sum) and a spanning tree; its rounds grow with the diameter"
+    exchange: TreeAllReduce | AllGather = TreeAllReduce()
 
-    def total(self, net: Network, x: NodeTensor, exact: int) -> NodeTensor:
-        return net.total(x, exact)
-
-    def rounds_on(self, net: Network) -> int:
-        return 2 * net.topology.tree.height
-
-    def floats_on(self, net: Network, d: int) -> int:
-        return 2 * (net.topology.n - 1) * (d + 1)
+    label: ClassVar[str] = "Tree-APG"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeAPG(OverTree):
-    """Over a spanning tree, with p = 1 and FISTA's β: nothing to tune, nothing learned."""
+class FloodAPG(TreeAPG):
+    """The same with sums of what everybody tells everybody: the fewest rounds there can be, n(n - 1) messages."""
 
-    label: ClassVar[str] = "Tree-APG"
+    exchange: TreeAllReduce | AllGather = AllGather()
+
+    label: ClassVar[str] = "Flood-APG"
 
 
 def curved(f_x: Tensor, f_e: Tensor, slope: Tensor) -> Tensor:

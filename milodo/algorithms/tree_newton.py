@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from milodo.algorithms.base import Algorithm
 from milodo.algorithms.parameters import Space
 from milodo.algorithms.tree_apg import curved, dot
 from milodo.network import Network
+from milodo.network.exchange import AllGather, TreeAllReduce
+from milodo.network.requirement import Requirement
 from milodo.problems import Problem
 from milodo.solvers.prox_newton import damped_model_minimum
 from milodo.solvers.triangles import packed_size, unpack
@@ -38,6 +40,8 @@ class State(NamedTuple):
     """L̄ [*batch, n, 1], from the first step on."""
     k: int
     """Iterations so far."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,20 +63,18 @@ class TreeNewton(Algorithm):
     A message of d (d + 1) / 2 numbers is worth it where d is some hundreds and rounds or latency are what is paid for.
     """
 
+    exchange: TreeAllReduce | AllGather = TreeAllReduce()
+
     label: ClassVar[str] = "Tree-Newton"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {}
-    needs: ClassVar[str] = "links that hold (a lost message breaks a sum), a spanning tree, and problems that know their Hessian"
-    rounds: ClassVar[int | None] = None
+    requires: ClassVar[frozenset[Requirement]] = frozenset({Requirement.HESSIAN})
     alike: ClassVar[tuple[str, ...]] = ("x", "at", "g", "H", "delta", "L")
     steady: ClassVar[bool] = False
     State = State
 
-    def rounds_on(self, net: Network) -> int:
-        return 2 * net.topology.tree.height
-
-    def floats_on(self, net: Network, d: int) -> int:
-        return 2 * (net.topology.n - 1) * (d + 1 + packed_size(d))
+    def sends(self, d: int) -> tuple[tuple[int, int], ...]:
+        return ((packed_size(d) + d + 1, d + 1),)
 
     @classmethod
     def safe(cls, L: float, net: Network, mean: float | None = None) -> Self:
@@ -81,7 +83,8 @@ class TreeNewton(Algorithm):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         nothing, zero = torch.zeros_like(x0), torch.zeros_like(x0[..., :1])
-        return State(x0, x0, nothing, nothing, zero, x0.new_zeros(*x0.shape[:-1], packed_size(x0.shape[-1])), zero, zero, 0)
+        H = x0.new_zeros(*x0.shape[:-1], packed_size(x0.shape[-1]))
+        return State(x0, x0, nothing, nothing, zero, H, zero, zero, 0, self.exchange.init(H, net))
 
     def known(self, state: State) -> tuple[NodeTensor, NodeTensor]:
         return state.at, state.g
@@ -95,8 +98,8 @@ class TreeNewton(Algorithm):
         first = state.k == 0
         told = [problem.hessian_from(seen)] if first or not problem.quadratic else []
         number = problem.lipschitz().unsqueeze(-1).expand_as(D) if first else D
-        mean = net.total(torch.cat((*told, own, number), dim=-1), exact=d + 1) / n
-        *news, g, number = mean.split((*(part.shape[-1] for part in told), d, 1), dim=-1)
+        total, link = self.exchange(torch.cat((*told, own, number), dim=-1), state.link, net, exact=d + 1)
+        *news, g, number = (total / n).split((*(part.shape[-1] for part in told), d, 1), dim=-1)
         H, L = news[0] if news else state.H, number if first else state.L
         if first:
             fine, delta = torch.ones_like(D, dtype=torch.bool), state.delta
@@ -108,7 +111,7 @@ class TreeNewton(Algorithm):
         at, g = torch.where(fine, x, state.at), torch.where(fine, g, state.g)
         H = H if problem.quadratic else torch.where(fine, H, state.H)
         x = at_once(lambda a, g, H, delta: damped_model_minimum(unpack(H, d), g, a, problem.prox, delta), at, g, H, delta)
-        return State(x, at, g, torch.where(fine, own, state.own), torch.where(fine, f, state.f), H, delta, L, state.k + 1)
+        return State(x, at, g, torch.where(fine, own, state.own), torch.where(fine, f, state.f), H, delta, L, state.k + 1, link)
 
 
 def hessian_product(H: Tensor, s: Tensor) -> Tensor:

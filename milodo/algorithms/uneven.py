@@ -10,7 +10,7 @@ import numpy as np
 
 from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_size
 from milodo.network import Network
-from milodo.network.averaging import averaging
+from milodo.topology.filters import polynomial
 
 LONGER = (1.0, 2.0, 4.0, 8.0)
 """How many times as long as the shortest step others may be. With steps that differ more, two sites of short steps hardly hear of
@@ -52,7 +52,7 @@ def priced(curvatures: Sequence[float], net: Network, longer: float) -> Priced |
     steps = None if longer == 1 else tuple(tau.tolist())
     on = net if steps is None else net.weighing(steps)
     for K in range(1, ROUNDS + 1):
-        theta = averaging("fitted", on, K).contraction
+        theta = polynomial("minimax", on.mixing, K).contraction
         if theta <= ENOUGH:
             break
     else:

@@ -75,8 +75,8 @@ class Planner:
         facts = MethodFacts(
             label=algorithm.label + (f" ({method.words})" if method.words else ""), parameters=parameters, weights=weights,
             how="learned" if method.learned else method.use if METHODS[method.name].space else "nothing",
-            rounds_per_iteration=algorithm.rounds_on(self.net), gradients_per_iteration=algorithm.gradients,
-            exact=algorithm.exact, needs=algorithm.asks,
+            rounds_per_iteration=algorithm.cost(self.net, self.family.d).rounds, gradients_per_iteration=algorithm.gradients,
+            exact=algorithm.exact, needs=algorithm.needs,
         )  # fmt: skip
         return facts, tuning
 
@@ -131,7 +131,7 @@ class Planner:
             "method": method.name, "fixed": fixed, "problem": self.family.name, "seeds": self._tuning_seeds,
             "topology": self.net.topology.fingerprint, "weights": network.weights,
             **network.model_dump(include={"outage", "schedule", "messages", "mixing"}, exclude_defaults=True),
-            **{f"method's {key}": value for key in ("over", "messages") if (value := getattr(method, key)) is not None},
+            **{f"method's {key}": value for key in ("exchange", "messages") if (value := getattr(method, key)) is not None},
             "search": table.model_dump(mode="json", exclude={"unit", "wide"} - table.model_fields_set),
             "space": {name: repr(kind) for name, kind in cls.space.items()},
         }  # fmt: skip
@@ -210,8 +210,9 @@ class Planner:
         self.progress(f"choose for {method.price}", 1.0, chosen.why)
         return MethodFacts(
             label=f"Auto for {method.remark}: {chosen.algorithm.label}", parameters=chosen.best.parameters, how="auto",
-            why=chosen.why, prediction=chosen.prediction, rounds_per_iteration=chosen.algorithm.rounds_on(self.net),
-            exact=chosen.algorithm.exact, needs=chosen.algorithm.asks,
+            why=chosen.why, prediction=chosen.prediction,
+            rounds_per_iteration=chosen.algorithm.cost(self.net, self.family.d).rounds, exact=chosen.algorithm.exact,
+            needs=chosen.algorithm.needs,
         )  # fmt: skip
 
     def _test_problems(self) -> Iterator[Problem]:

@@ -285,7 +285,7 @@ class _Group:
         """What an iteration costs."""
         if cost == "bytes":
             return self.sent / max(1, self.counted)
-        return self.algorithm.rounds_on(self.net) if cost == "rounds" else 1
+        return self.algorithm.cost(self.net, self.problem.d).rounds if cost == "rounds" else 1
 
     def look(self, optimum: torch.Tensor | None, judge: StoppingCriterion) -> None:
         if not self.alive:

@@ -10,8 +10,6 @@ from typing import Annotated, Any, TypeVar
 import torch
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
-from milodo.algorithms import METHODS
-from milodo.algorithms.over import OverAverage
 from milodo.config.tables import AUTO, MethodTable, NetworkTable, ProblemTable, ReportTable, RunTable, Table, TuningTable
 from milodo.config.training import TrainingTable, recipe
 from milodo.errors import LARGEST, QUOTE, InvalidInput, quoted, shortened, unknown
@@ -21,6 +19,7 @@ from milodo.learned import LEARNED
 from milodo.learned.base import Recipe
 from milodo.memory import need_memory
 from milodo.network import Network, StackedNetwork
+from milodo.network.requirement import why_not
 from milodo.problems import Family
 from milodo.shipped import find_experiment
 from milodo.topology import Topology, weights
@@ -91,13 +90,12 @@ class Experiment(Table):
         if graph.n != family.n:
             raise ValueError(f"the topology {graph} has {graph.n} nodes, but [problem] says n = {family.n}. Change one of them.")
         for method in self.methods:
-            needs = METHODS[method.name].needs if method.name in METHODS else ""
-            if method.over == "tree":
-                needs = "links that hold (a lost message breaks a sum)"
-            if needs and (self.network.outage or self.network.messages.startswith("top-")):
-                raise ValueError(f"{method.name} needs {needs}. Remove outage or top-k messages from [network], or the method.")
-            if self.network.schedule is not None:
-                self._changing(method, needs)
+            why = why_not(method.requires, self.network.conditions)
+            if why is not None:
+                raise ValueError(
+                    f"{method.name} {why}. Remove outage, schedule or top-k messages from [network], or use a method that "
+                    "gossips with one round: exchange = 'gossip', or accelerated-ed with K = 1."
+                )
             if method.messages and self.network.messages != "full":
                 raise ValueError(
                     f"{method.name} has messages = {quoted(method.messages)}, and [network] shortens them to "
@@ -112,24 +110,6 @@ class Experiment(Table):
         if self.report.baseline is not None and self.report.baseline not in keys:
             raise ValueError(f"[report] baseline: {unknown('method', self.report.baseline, keys)}")
         return self
-
-    def _changing(self, method: MethodTable, needs: str) -> None:
-        """Refuses what needs one fixed graph where it changes."""
-        spectrum = method.name in METHODS and issubclass(METHODS[method.name], OverAverage)
-        over = method.over or (METHODS[method.name].over if spectrum else "")  # type: ignore[attr-defined]
-        rounds = method.parameters.get("K", 1)
-        if method.name == AUTO:
-            why = "weighs methods by the spectrum of one graph"
-        elif needs:
-            why = f"needs {needs}"
-        elif over == "fastmix" or (over != "round" and rounds != 1):
-            why = f"over {over} with K = {rounds} is made for the spectrum of one graph"
-        else:
-            return
-        raise ValueError(
-            f"{method.name} {why}, and [network] schedule changes it with the iteration. Remove the schedule, or use a method "
-            "that gossips with one round: over = 'round', or accelerated-ed with K = 1."
-        )
 
 
 def load_experiment(path: str | Path, **overrides: Any) -> Experiment:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from milodo.algorithms import METHODS, Algorithm, Remembering
+from milodo.algorithms import METHODS, Algorithm
 from milodo.algorithms.auto import Link, made
-from milodo.algorithms.over import OverAverage
+from milodo.algorithms.averages import Averages
+from milodo.algorithms.base import requirements
 from milodo.errors import LARGEST, InvalidInput, quoted, unknown
 from milodo.learned import LEARNED
 from milodo.network import Network, StackedNetwork, degraded, message_format
-from milodo.network.averaging import AVERAGES
+from milodo.network.exchange import EXCHANGES, Polynomial, named
+from milodo.network.requirement import Conditions, Requirement
 from milodo.network.stacked import CommonMixingNetwork
 from milodo.problems import FAMILIES, REGULARIZERS, Family, Regularizer
 from milodo.problems.base import MOST_INSTANCES
@@ -125,6 +127,12 @@ class NetworkTable(Table):
         return graph
 
     @property
+    def conditions(self) -> Conditions:
+        """What requirements of methods are checked against."""
+        form = message_format(self.messages)
+        return Conditions(self.outage, self.schedule, form is not None and form.sparse)
+
+    @property
     def link(self) -> Link | None:
         """Between any two neighbours, as far as it is given."""
         return None if self.latency is None or self.bandwidth is None else Link(self.latency, self.bandwidth)
@@ -209,27 +217,28 @@ class MethodTable(Table):
     """Of 'auto': what it is to need least of; bytes unless given."""
     messages: str | None = None
     """It sends differences from what it said before, each end with a replica: '4-bit', '5-level-coded', 'float16', ..."""
-    over: str | None = None
-    """How a method that can choose brings the nodes together: 'fastmix', 'chebyshev', 'fitted', 'tree' or 'round'."""
+    exchange: str | None = None
+    """How a method that can choose brings the nodes together: 'fastmix', 'chebyshev', 'minimax', 'gossip', 'tree' or
+    'all-gather'."""
 
     @model_validator(mode="after")
     def _known(self) -> MethodTable:
         if self.name not in (AUTO, *METHODS, *LEARNED):
             raise ValueError(str(unknown("method", self.name, [AUTO, *METHODS, *LEARNED])))
         if self.name == AUTO:
-            if {"use", "parameters", "weights", "messages", "over"} & self.model_fields_set:
+            if {"use", "parameters", "weights", "messages", "exchange"} & self.model_fields_set:
                 raise ValueError("auto chooses its method, parameters and messages itself: it takes 'pay' and 'label' only.")
             return self
         if self.pay is not None:
             raise ValueError(f"{self.name}: 'pay' is for name = 'auto', which chooses a method by its price. Remove the key.")
         if self.messages is not None and message_format(self.messages) is None:
             raise ValueError(f"{self.name}: messages = {quoted(self.messages)} shortens nothing. Remove the key.")
-        if self.over is not None:
-            if self.name not in METHODS or not issubclass(METHODS[self.name], OverAverage):
-                ways = ", ".join(name for name, method in METHODS.items() if issubclass(method, OverAverage))
-                raise ValueError(f"{self.name} has no choice of how to average; {ways} have. Remove 'over'.")
-            if self.over not in AVERAGES:
-                raise ValueError(f"{self.name}: {unknown('way to average', self.over, AVERAGES)}")
+        if self.exchange is not None:
+            if self.name not in METHODS or not issubclass(METHODS[self.name], Averages):
+                ways = ", ".join(name for name, method in METHODS.items() if issubclass(method, Averages))
+                raise ValueError(f"{self.name} has no choice of exchange; {ways} have. Remove 'exchange'.")
+            if self.exchange not in EXCHANGES:
+                raise ValueError(f"{self.name}: {unknown('exchange', self.exchange, EXCHANGES)}")
         if self.learned:
             if self.weights is None:
                 raise ValueError(
@@ -276,13 +285,26 @@ class MethodTable(Table):
         """With these parameters; 'auto' is what they say was chosen."""
         if self.name == AUTO:
             return made(dict(parameters))
-        over = {} if self.over is None else {"over": self.over}
-        return self.saying(METHODS[self.name](**parameters, **over))
+        exchange = {} if self.exchange is None else {"exchange": named(self.exchange)}
+        return self.saying(METHODS[self.name](**parameters, **exchange))
 
     def saying(self, method: Algorithm) -> Algorithm:
         """The method, with its messages as they are asked for."""
         form = message_format(self.messages) if self.messages is not None else None
-        return method if form is None else Remembering(method, form)
+        return method if form is None else method.compressed(form)
+
+    @property
+    def requires(self) -> frozenset[Requirement]:
+        """Of the network, as far as the experiment says what will run."""
+        if self.name == AUTO:
+            return frozenset({Requirement.FIXED_GRAPH})
+        if self.learned:
+            return requirements(LEARNED[self.name])
+        method = METHODS[self.name]
+        exchange = method.exchange if self.exchange is None else named(self.exchange)
+        if isinstance(exchange, Polynomial):
+            exchange = replace(exchange, K=int(self.parameters.get("K", 1)))
+        return method.requires | exchange.requires
 
     @property
     def remark(self) -> str:
@@ -294,7 +316,7 @@ class MethodTable(Table):
     def words(self) -> str:
         """What figures say of it beside its name, which says already how its messages travel."""
         used = () if self.use == "tuned" else (self.use,)
-        return self.label or ", ".join((*used, *([f"over {self.over}"] if self.over else ())))
+        return self.label or ", ".join((*used, *([f"over {self.exchange}"] if self.exchange else ())))
 
 
 class ReportTable(Table):

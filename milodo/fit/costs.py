@@ -21,7 +21,7 @@ NUMBER = 8
 
 def of_a_look(method: Algorithm, net: Network) -> float:
     """In iterations, by the rounds of both."""
-    return 2 * net.topology.tree.height / max(1, method.rounds_on(net))
+    return 2 * net.topology.tree.height / max(1, method.cost(net, 1).rounds)
 
 
 def tree_sums(net: Network, *numbers: float) -> Spent:

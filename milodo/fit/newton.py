@@ -11,6 +11,8 @@ from torch import Tensor
 from milodo.algorithms import Algorithm
 from milodo.algorithms.parameters import Space
 from milodo.network import Network
+from milodo.network.exchange import TreeAllReduce
+from milodo.network.requirement import Requirement
 from milodo.problems import Problem
 from milodo.solvers.line_search import FIRST, WHOLE, best_length, lengths_like
 from milodo.solvers.prox_newton import model_minimum
@@ -68,18 +70,16 @@ class NewtonOnSums(Algorithm):
     label: ClassVar[str] = "Newton on sums"
     exact: ClassVar[bool] = True
     space: ClassVar[Space] = {}
-    needs: ClassVar[str] = "links that hold (a lost message breaks a sum), a spanning tree, and problems that know their Hessian"
-    rounds: ClassVar[int | None] = None
+    requires: ClassVar[frozenset[Requirement]] = frozenset({Requirement.HESSIAN})
     alike: ClassVar[tuple[str, ...]] = ("x", "g", "value", "H", "intercepts")
     evaluates: ClassVar[bool] = True
     steady: ClassVar[bool] = False
+    exchange: TreeAllReduce = TreeAllReduce()
     State = State
 
-    def rounds_on(self, net: Network) -> int:
-        return SUMS * 2 * net.topology.tree.height
-
-    def floats_on(self, net: Network, d: int) -> int:
-        return 2 * (net.topology.n - 1) * (numbers(d) + d + FIRST + d + 1)
+    def sends(self, d: int) -> tuple[tuple[int, int], ...]:
+        """Curvature with a gradient, a line search, and an evaluation; none of it is ever shortened."""
+        return tuple((each, each) for each in (numbers(d), d + FIRST, d + 1))
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         d, nothing = problem.d, torch.zeros_like(x0)

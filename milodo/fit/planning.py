@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from milodo.algorithms import METHODS, AcceleratedED, Algorithm, Remembering, TreeAPG
+from milodo.algorithms import METHODS, AcceleratedED, Algorithm, TreeAPG
 from milodo.algorithms.auto import Chosen, Facts, Link, choose, learn
 from milodo.errors import InvalidInput, unknown
 from milodo.fit import costs, newton
@@ -107,7 +107,7 @@ def _summed_cost(task: Task, held: int, net: Network, link: Link | None) -> floa
 
 def _as_chosen(chosen: Chosen, why: str, task: Task, problem: Sampled, net: Network) -> Plan:
     best, method = chosen.best, chosen.algorithm
-    every = LOOKS["curvatures" if "newton" in best.parameters else "sums" if method.rounds is None else "gossip"]
+    every = LOOKS["curvatures" if "newton" in best.parameters else "sums" if method.alike else "gossip"]
     rounds = "1 round" if best.rounds == 1 else f"{best.rounds:g} rounds"
     each = f"{amount(round(best.bytes))} in {rounds}, in each iteration" + (
         " on average" if {"newton", "coded"} & set(best.parameters) else ""
@@ -140,9 +140,9 @@ def link_of(task: Task, net: Network) -> Link | None:
 
 def _each(task: Task, method: Algorithm, problem: Sampled, net: Network) -> str:
     d = problem.d
-    size = method.form.size(d, net.dtype) / d if isinstance(method, Remembering) else net.dtype.itemsize
-    most = "at most " if isinstance(method, Remembering) and method.form.varies else ""
-    each = f"{most}{amount(round(size * method.floats_on(net, d)))} in {method.rounds_on(net)} rounds, in each iteration"
+    cost, form = method.cost(net, d), method.compressor
+    most = "at most " if form is not None and form.varies else ""
+    each = f"{most}{amount(cost.bytes)} in {cost.rounds} rounds, in each iteration"
     return costs.of_iterations(each, problem, net, reliable=task.links == "reliable", alike=bool(method.alike))
 
 
@@ -157,8 +157,8 @@ def _as_asked(task: Task, problem: Sampled, net: Network) -> Plan:
     if set(own) < set(method.space):
         own = {**method.safe(float(maximum(net, problem.lipschitz().unsqueeze(-1)).max()), net).chosen, **own}
     form = message_format(task.messages) if task.messages else None
-    chosen = method(**own) if form is None else Remembering(method(**own), form)
+    chosen = method(**own) if form is None else method(**own).compressed(form)
     how = f" with {brief(chosen.chosen)}" if method.space else ""
-    every = LOOKS["sums" if method.rounds is None else "gossip"]
+    every = LOOKS["sums" if method.alike else "gossip"]
     cost = _each(task, chosen, problem, net)
     return Plan(chosen.label, f"{chosen.label}{how}, as asked for", cost, chosen, chosen.chosen, every)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 
@@ -25,6 +25,8 @@ class State(NamedTuple):
     y: NodeTensor
     hidden: Hidden
     """Of m, s and u [*batch, n, hidden, 1]."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 class BaseRulesSettings(Settings):
@@ -57,7 +59,6 @@ class BaseRules(PerNode):
     Recipe: ClassVar = BaseRulesRecipe
     label: ClassVar[str] = "Base rules"
     exact: ClassVar[bool] = False
-    rounds: ClassVar[int] = 1
     State = State
 
     def __init__(
@@ -85,14 +86,16 @@ class BaseRules(PerNode):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
-        return State(x0, torch.zeros_like(x0), self.first_hidden(x0, net, 1))
+        return State(x0, torch.zeros_like(x0), self.first_hidden(x0, net, 1), self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         seen = torch.cat((problem.grad(state.x), state.y), dim=-1).unsqueeze(-1).to(self.dtype)  # [*batch, n, 2d, 1]
         h = state.hidden
         m, h_m, c_m = self.m(seen, h.h_m, h.c_m)
         z = state.x - m.squeeze(-1)
-        dz = self.slots.by_node(net.diff(z)).flatten(-2).unsqueeze(-1).to(self.dtype)  # [*batch, n, width · d, 1]
+        dz, link = self.exchange.diff(z, state.link, net)
+        dz = self.slots.by_node(dz).flatten(-2).unsqueeze(-1).to(self.dtype)  # [*batch, n, width · d, 1]
         s, h_s, c_s = self.s(dz, h.h_s, h.c_s)
         u, h_u, c_u = self.u(dz, h.h_u, h.c_u)
-        return State(z - u.squeeze(-1), state.y + s.squeeze(-1), Hidden(h_m, c_m, h_s, c_s, h_u, c_u))
+        hidden = Hidden(h_m, c_m, h_s, c_s, h_u, c_u)
+        return State(z - u.squeeze(-1), state.y + s.squeeze(-1), hidden, link)

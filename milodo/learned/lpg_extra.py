@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field
@@ -12,6 +12,7 @@ from torch import nn
 from milodo.errors import InvalidInput, as_float, whole
 from milodo.learned.base import Learned, Positive, Recipe, Settings
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.topology import Topology, topology
 from milodo.types import NodeTensor
@@ -26,6 +27,8 @@ class State(NamedTuple):
     """As in PG-EXTRA."""
     k: int
     """The layer that comes next."""
+    link: Any
+    """What both ends of every link remember, where messages are compressed differences."""
 
 
 Layers = Annotated[int, Field(ge=1, le=LAYERS)]
@@ -66,7 +69,7 @@ class LPGExtra(Learned):
     Recipe: ClassVar = LPGExtraRecipe
     label: ClassVar[str] = "LPG-EXTRA"
     exact: ClassVar[bool] = False
-    rounds: ClassVar[int] = 1
+    exchange: Gossip = Gossip()
     State = State
 
     def __init__(self, graph: str | Topology, *, layers: int = LAYERS, gamma: float = 0.02) -> None:
@@ -90,10 +93,10 @@ class LPGExtra(Learned):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
-        return State(x0, torch.zeros_like(x0), 0)
+        return State(x0, torch.zeros_like(x0), 0, self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         alpha, s = self.log_alpha[state.k].exp().to(state.x.dtype), self.log_s[state.k].exp().to(state.x.dtype)
-        lap = net.lap(state.x)
+        lap, link = self.exchange.lap(state.x, state.link, net)
         z_tilde = state.x - lap - alpha * problem.grad(state.x) + state.c
-        return State(problem.prox(z_tilde, s), state.c - lap / 2, state.k + 1)
+        return State(problem.prox(z_tilde, s), state.c - lap / 2, state.k + 1, link)

@@ -125,7 +125,6 @@ class MiLoDo(Rule, PerNode):
     Settings: ClassVar = MiLoDoSettings
     Recipe: ClassVar = MiLoDoRecipe
     label: ClassVar[str] = "MiLoDo"
-    rounds: ClassVar[int] = 2
     mixing_bound: Tensor
     """With momentum, of p_ij,2 on the arcs held here [m, 1]."""
 
@@ -169,6 +168,10 @@ class MiLoDo(Rule, PerNode):
         self.phi_u = Bank(n, width, width if self.region is None else 1, hidden)
         if self.region is not None:
             self.register_buffer("mixing_bound", mixing_bound(self.topology, deepest)[self._arcs()], persistent=False)
+
+    def sends(self, d: int) -> tuple[tuple[int, int], ...]:
+        """z and p̃."""
+        return ((d, 0), (d, 0))
 
     def settings(self) -> MiLoDoSettings:
         return MiLoDoSettings(**{name: getattr(self, name) for name in MiLoDoSettings.model_fields})

@@ -76,7 +76,7 @@ class MovingNetworks(Source):
     """Of p_i and D_i over the iterations."""
 
     def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Moving:
-        hidden = self.optimizer.first_hidden(x0, net, x0.shape[-1])
+        hidden = self.optimizer.first_hidden(x0, net, x0.shape[-1])._replace(link=self.optimizer.edge_link(x0, net))
         units = Units.of(x0, problem, self.inputs)
         nothing, zero = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1]), torch.zeros_like(x0)
         first = zero + self.region.reach / units.L
@@ -103,7 +103,8 @@ class MovingNetworks(Source):
             memory = self._agree(memory, dz, net)
         elif not net.holds and k % self.every == 0:
             later = self._agree(memory, dz, net)  # both ends know whether they have agreed before
-            memory = memory._replace(p1=torch.where(memory.p1 > 0, memory.p1, later.p1 / memory.annealed))
+            p1 = torch.where(memory.p1 > 0, memory.p1, later.p1 / memory.annealed)
+            memory = memory._replace(p1=p1, hidden=memory.hidden._replace(link=later.hidden.link))
         if self._is_due(k):
             memory = self._anneal(memory)
             L = memory.units.L
@@ -127,9 +128,12 @@ class MovingNetworks(Source):
         D = self.region.ratio(o_u.sigmoid()).squeeze(-2).to(dz.dtype) / units.L
         bound = self.bound.to(dz.dtype)
         mixing = self.region.mixing(slots.by_edge(o_s).sigmoid()).to(dz.dtype) * bound
-        p1 = net.both((mixing / net.spread(D)).to(self.optimizer.dtype), smaller=True).to(dz.dtype)
+        p1 = (mixing / net.spread(D)).to(self.optimizer.dtype)
+        p1, link = self.optimizer.exchange.both(p1, hidden.link, net, smaller=True)
+        p1 = p1.to(dz.dtype)
         p1 = torch.where(p1 > 0, p1, memory.p1 * memory.annealed)  # not heard, or rounded away: as it was
-        return memory._replace(D=D, p1=p1, annealed=1.0, hidden=hidden._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u))
+        hidden = hidden._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u, link=link)
+        return memory._replace(D=D, p1=p1, annealed=1.0, hidden=hidden)
 
 
 @torch.no_grad()

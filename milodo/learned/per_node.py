@@ -16,6 +16,7 @@ from milodo.learned.bank import Bank
 from milodo.learned.base import Learned
 from milodo.learned.slots import Slots
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.topology import Topology, topology
 from milodo.types import EdgeTensor, NodeTensor
@@ -38,6 +39,8 @@ class Hidden(NamedTuple):
     c_u: Tensor
     units: Units | None = None
     """What the networks measure by, where their inputs are relative."""
+    link: Any = None
+    """What both ends of every edge remember of p̃, where messages are compressed differences."""
 
 
 class Units(NamedTuple):
@@ -59,6 +62,7 @@ class Units(NamedTuple):
 class PerNode(Learned):
     """A learned optimizer whose networks belong to nodes: every parameter has the nodes held here as its first axis."""
 
+    exchange: Gossip = Gossip()
     hidden: int
     seed: int
     """Of the first hidden states."""
@@ -87,9 +91,14 @@ class PerNode(Learned):
         h_m, c_m, h_s, c_s, h_u, c_u = (part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1))
         return Hidden(h_m, c_m, h_s, c_s, h_u, c_u)
 
+    def edge_link(self, x0: NodeTensor, net: Network) -> Any:
+        """What both ends of every edge remember of weights before they have sent any."""
+        return self.exchange.init(x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1], dtype=self.dtype), net, by_node=False)
+
     def at(self, nodes: Sequence[int]) -> Self:
         rows = [self.nodes.index(node) for node in nodes]
         part = self.build(self.topology, self.settings(), nodes).to(self.dtype)
+        part = part if self.compressor is None else part.compressed(self.compressor)
         part.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
         return part.requires_grad_(next(self.parameters()).requires_grad)
 
@@ -124,6 +133,7 @@ class Networks(Source):
 
     def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Hidden:
         hidden = self.optimizer.first_hidden(x0, net, x0.shape[-1])
+        hidden = hidden._replace(link=self.optimizer.edge_link(x0, net))
         return hidden if self.inputs == "raw" else hidden._replace(units=Units.of(x0, problem, self.inputs))
 
     def _seen(self, v: Tensor) -> Tensor:
@@ -146,6 +156,6 @@ class Networks(Source):
         p1 = self.activations.s(slots.by_edge(o_s))
         if units is not None:
             p1 = p1 * net.spread(units.L).to(p1.dtype)
-        p1 = net.both(p1)  # p_ij,1 = p_ji,1 from p̃_ij,1
+        p1, link = self.optimizer.exchange.both(p1, memory.link, net)  # p_ij,1 = p_ji,1 from p̃_ij,1
         p2 = self.activations.u(slots.by_edge(o_u))
-        return p1, p2, memory._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u)
+        return p1, p2, memory._replace(h_s=h_s, c_s=c_s, h_u=h_u, c_u=c_u, link=link)

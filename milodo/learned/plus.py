@@ -10,11 +10,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from milodo.algorithms.tree_apg import Here, OverTree, Source
+from milodo.algorithms.tree_apg import Here, Source, SumsAPG
 from milodo.errors import whole
 from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Learned, Recipe, Settings, Width
 from milodo.network import Network
+from milodo.network.exchange import AllGather, TreeAllReduce
 from milodo.problems import Problem
 from milodo.topology import Topology, topology
 from milodo.types import NodeTensor
@@ -50,7 +51,7 @@ class Hidden(NamedTuple):
     """Iterations so far."""
 
 
-class Plus(OverTree, Learned):
+class Plus(SumsAPG, Learned):
     """Tree-APG (milodo/algorithms/tree_apg.py) whose p and β come from one small recurrent network, the same for every
     coordinate, node, graph, size and problem (the structured L2O of Liu et al. 2023, from which MiLoDo descends).
 
@@ -66,6 +67,7 @@ class Plus(OverTree, Learned):
     Settings: ClassVar = PlusSettings
     Recipe: ClassVar = PlusRecipe
     label: ClassVar[str] = "MiLoDo+"
+    exchange: TreeAllReduce | AllGather = TreeAllReduce()
 
     def __init__(self, graph: str | Topology, *, hidden: int = HIDDEN, reach_p: float = 0.7, reach_beta: float = 0.2) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field
@@ -101,6 +101,8 @@ class Memory(NamedTuple):
     """b_ij [m, 1]."""
     gap: float
     """The smallest eigenvalue of the mixing but 0."""
+    link: Any
+    """What both ends of every edge remember of p_ij,1, where messages are compressed differences."""
 
 
 class Shared(Rule, Learned):
@@ -132,7 +134,6 @@ class Shared(Rule, Learned):
     Settings: ClassVar = SharedSettings
     Recipe: ClassVar = SharedRecipe
     label: ClassVar[str] = "MiLoDo for networks"
-    rounds: ClassVar[int] = 2
 
     def __init__(
         self, graph: str | Topology, *, hidden: int = HIDDEN, eta: float = ETA, alpha: float = ALPHA, every: int = 10
@@ -143,6 +144,10 @@ class Shared(Rule, Learned):
         self.eta, self.alpha = eta, alpha
         self.w_1, self.b_1 = nn.Parameter(torch.randn(hidden, INPUTS) / math.sqrt(INPUTS)), nn.Parameter(torch.zeros(hidden))
         self.w_2, self.b_2 = nn.Parameter(torch.zeros(OUTPUTS, hidden)), nn.Parameter(torch.zeros(OUTPUTS))
+
+    def sends(self, d: int) -> tuple[tuple[int, int], ...]:
+        """z and, when neighbours agree, p_ij,1."""
+        return ((d, 0), (d, 0))
 
     def settings(self) -> SharedSettings:
         return SharedSettings(**{name: getattr(self, name) for name in SharedSettings.model_fields})
@@ -203,7 +208,8 @@ class SharedNetwork(Source):
         none = x0.new_zeros(*x0.shape[:-1], len(SCALES), x0.shape[-1])
         one = torch.ones_like(x0)
         nothing = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1])
-        return Memory(0, size, none, none, one, one, one, one, nothing, *_rows(net))
+        link = self.optimizer.exchange.init(nothing.to(self.optimizer.dtype), net, by_node=False)
+        return Memory(0, size, none, none, one, one, one, one, nothing, *_rows(net), link)
 
     def momentum(self, memory: Memory) -> NodeTensor:
         return 1 - memory.alpha
@@ -235,11 +241,13 @@ class SharedNetwork(Source):
         return p, memory._replace(scale=scale, sigma=sigma, alpha=alpha, D=p / sigma)
 
     def edges(self, memory: Memory, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, Ratio, Memory]:
-        p1 = memory.p1
+        p1, link = memory.p1, memory.link
         if self._is_due(memory.k):
-            p1 = net.both((memory.bound / net.spread(memory.D)).to(self.optimizer.dtype), smaller=True).to(dz.dtype)
+            p1 = (memory.bound / net.spread(memory.D)).to(self.optimizer.dtype)
+            p1, link = self.optimizer.exchange.both(p1, link, net, smaller=True)
+            p1 = p1.to(dz.dtype)
             p1 = torch.where(p1 > 0, p1, memory.p1)  # not heard, or rounded away: as it was
-        return p1, Ratio(memory.D), memory._replace(k=memory.k + 1, p1=p1)
+        return p1, Ratio(memory.D), memory._replace(k=memory.k + 1, p1=p1, link=link)
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput, quoted, whole
+from milodo.network import sums
 from milodo.network.channels import Channel, Format, Outage
-from milodo.network.memory import Memory, Slot, beside, decoded, encoded, lengths, plus, size, sizes, understood, varies
+from milodo.network.requirement import Conditions, Requirement, check
 from milodo.network.routes import Route, Routes
-from milodo.network.sums import Sums
 from milodo.network.traffic import Traffic
+from milodo.network.wire import decoded, encoded, lengths, measured, size, varies
 from milodo.topology import Mixing, Schedule, Topology, topology
 from milodo.topology import schedule as made_schedule
 from milodo.topology import weights as edge_weights
@@ -28,14 +29,14 @@ from milodo.types import EdgeTensor, NodeTensor
 
 
 class Exchanged(NamedTuple):
-    """After one round: what we said, row by row as the other end understood it; what we heard; over which arcs anything came."""
+    """After one round: what we sent, row by row as the other end has it; what we received; over which arcs anything came."""
 
-    said: Tensor
-    heard: Tensor
+    sent: Tensor
+    received: Tensor
     up: Tensor | None
     """[m, 1]; None where all links work."""
-    each: bool = False
-    """Whether what nodes said is there by arc: links that fail make each neighbour understand something else."""
+    by_edge: bool = False
+    """Whether what nodes sent is there by arc: with links that fail each neighbour has something else."""
 
 
 class Graph(NamedTuple):
@@ -50,7 +51,7 @@ KINDS: dict[str, type] = {"format": Format, "outage": Outage, "schedule": Schedu
 """Channels, by the place they have in a network."""
 
 
-class Network(Sums):
+class Network(ABC):
     """The links of the nodes held here, as they are in one iteration.
 
     swap(e)_ij = e_ji            the only operation that crosses the boundary of a node
@@ -72,8 +73,6 @@ class Network(Sums):
     schedule: Schedule | None = None
     open: Tensor | None = None
     """Which undirected edges this iteration's graph has [edges]; None for all of them."""
-    memory: Memory | None = None
-    """Of one iteration of a method that remembers what was said (`remembering`)."""
 
     def __init__(
         self,
@@ -142,6 +141,11 @@ class Network(Sums):
         return view
 
     @property
+    def conditions(self) -> Conditions:
+        """What requirements are checked against."""
+        return Conditions(0.0 if self.outage is None else self.outage.p, self.schedule, bool(self.format and self.format.sparse))
+
+    @property
     def holds(self) -> bool:
         """Whether every link works in every round."""
         return self.outage is None and self.schedule is None
@@ -176,24 +180,9 @@ class Network(Sums):
                 net.mixing = Changing(self.topology, self.mixing.w, channel)
         return net
 
-    def remembering(self, memory: Memory) -> Self:
-        """The same, where only differences from what this memory holds are sent; for one iteration."""
-        if self.format is not None:
-            raise InvalidInput(
-                f"messages are shortened to {self.format} already, and what is remembered would be in {memory.form}. "
-                "Give one of them: messages of the network, or of the method."
-            )
-        net = copy(self)
-        net.memory = memory
-        return net
-
     def weighing(self, tau: tuple[float, ...]) -> Self:
         """The same, mixing as suits nodes whose steps are τ_i times as long as others' (`Uneven`)."""
-        if self.schedule is not None:
-            raise InvalidInput(
-                f"steps of each node's own need one fixed graph, and it changes with the iteration ({self.schedule}). Give one "
-                "step for all."
-            )
+        check("a step size of each node's own", {Requirement.FIXED_GRAPH}, self.conditions, "Give one step for all.")
         net = copy(self)
         net.mixing = uneven(self.mixing, tau)
         net.w = _weights(net.mixing, self.routes, self.dtype, self.device)
@@ -205,64 +194,47 @@ class Network(Sums):
         messages vary in length, zeros behind their last byte do not travel."""
 
     def working(self) -> Tensor | None:
+        """Which undirected edges work in the next round [edges]; None for all of them."""
         if self.outage is None:
             return self.open
         drawn = self.outage.up(len(self.topology.edges), self.k, self.round).to(self.device)
         self.round += 1
         return drawn if self.open is None else drawn & self.open
 
-    def _exchange(self, x: Tensor, route: Route, exact: int = 0) -> Exchanged:
-        """The one way to send: shortened, counted, carried, and not heard where a link is down. One round.
-
-        The last `exact` columns are numbers that must arrive as they are, whatever the format.
-        """
-        up = self.working()
-        if self.memory is not None:
-            return self._remembered(x, route, up, exact, self.memory)
-        by_node, learns = route is self.routes.of_nodes, torch.is_grad_enabled() and x.requires_grad
+    def exchanged(self, x: Tensor, *, by_node: bool = True) -> Exchanged:
+        """Every node sends a row to all its neighbours, or each neighbour a row of its own; what a link that is down does not
+        carry counts as equal to what was sent. One round."""
+        route, up = self.routes.of_nodes if by_node else self.routes.of_arcs, self.working()
         # Weights, which travel by arc, are never made sparse.
         form = self.format if self.format is not None and (by_node or not self.format.sparse) else None
-        self._count(route, x, form, exact, up)
-        if learns:
-            said = x if form is None else understood(form, x, exact)
-            if varies(form):
-                self._weigh(sizes(form, x.detach(), exact), route, up)
-            heard = self._differentiably(said, by_node)
-        else:
-            said, heard = self._say(x, route, form, exact, up)
-        if up is None:
-            return Exchanged(said, heard, None)
-        up = up[route.edges].unsqueeze(-1)
-        return Exchanged(said, torch.where(up, heard, self.spread(said) if by_node else said), up)
-
-    def _remembered(self, x: Tensor, route: Route, up: Tensor | None, exact: int, memory: Memory) -> Exchanged:
-        """The same, where only the difference from what was said before is sent; what is used is what both ends have of it."""
         if torch.is_grad_enabled() and x.requires_grad:
-            raise InvalidInput("messages with a memory cannot be learned through. Train without them, and run with them.")
-        each = not self.holds and route is self.routes.of_nodes
-        if each:  # what one link carried another did not: a replica for each of them
-            x, route = self.spread(x), self.routes.of_arcs
-        d = x.shape[-1] - exact
-        slot = memory.recall(x, x.shape[-2], route.arrivals, d, "nodes" if route is self.routes.of_nodes else "arcs")
-        assert slot.heard is not None
-        if memory.rehearsing:
-            memory.keep(slot)
-            nothing = slot.heard.new_zeros(*slot.heard.shape[:-1], x.shape[-1])
-            return Exchanged(beside(slot.said, x, d), nothing, None, each)
-        self._count(route, x, memory.form, exact, up)
-        said, heard = self._say(beside(x[..., :d] - slot.said, x, d), route, memory.form, exact, up)
-        said, heard = plus(slot.said, said, d), plus(slot.heard, heard, d)
-        new_said, new_heard = said[..., :d], heard[..., :d]
+            self._count(route, x, form, up=up)
+            sent, sizes = measured(form, x, 0)
+            if sizes is not None:
+                self._weigh(sizes, route, up)
+            received = self._differentiably(sent, by_node)
+        else:
+            sent, received = self.send(x, route, form, up=up)
         if up is None:
-            memory.keep(Slot(new_said, new_heard, slot.route))
-            return Exchanged(said, heard, None, each)
-        # Where nothing arrived both ends go on with what they had: their replicas stay equal.
+            return Exchanged(sent, received, None)
         up = up[route.edges].unsqueeze(-1)
-        memory.keep(Slot(torch.where(up, new_said, slot.said), torch.where(up, new_heard, slot.heard), slot.route))
-        return Exchanged(said, torch.where(up, heard, said), up, each)
+        return Exchanged(sent, torch.where(up, received, self.spread(sent) if by_node else sent), up)
 
-    def _say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What we say as the other ends understand it, and what we hear."""
+    def send(
+        self, x: Tensor, route: Route, form: Format | None, exact: int = 0, up: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The one way to send: shortened, counted and carried. What we send as the other ends understand it, and what we receive;
+        the last `exact` columns are numbers that must arrive as they are. One round."""
+        self._count(route, x, form, exact, up)
+        return self.say(x, route, form, exact, up)
+
+    def as_it_is(self, message: Tensor, route: Route, up: Tensor | None = None) -> Tensor:
+        """What arrives of a message that nothing shortens or remembers, over the edges that are up. One round."""
+        self._count(route, message, None, 0, up)
+        return self._carry(message, route, up)
+
+    def say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`send`, of what was counted before."""
         if form is None:
             return x, self._carry(x, route, up)
         message = encoded(form, x, exact)
@@ -287,28 +259,34 @@ class Network(Sums):
 
     def swap(self, e: EdgeTensor) -> EdgeTensor:
         """Send e_ij to j, receive e_ji. One round."""
-        return self._exchange(e, self.routes.of_arcs).heard
+        return self.exchanged(e, by_node=False).received
 
     def spread(self, x: NodeTensor) -> EdgeTensor:
         return x.index_select(-2, self._source)
 
     def pull(self, x: NodeTensor) -> EdgeTensor:
         """x_j for every neighbour j. One round."""
-        return self._exchange(x, self.routes.of_nodes).heard
+        return self.exchanged(x).received
 
-    def diff(self, x: NodeTensor, exact: int = 0) -> EdgeTensor:
+    def diff(self, x: NodeTensor) -> EdgeTensor:
         """x_i - x_j for every neighbour j. One round."""
-        said, heard, _, each = self._exchange(x, self.routes.of_nodes, exact)
-        if each:
-            return said - heard
+        return self.diff_of(self.exchanged(x))
+
+    def diff_of(self, exchanged: Exchanged) -> EdgeTensor:
+        sent, received, _, by_edge = exchanged
+        if by_edge:
+            return sent - received
         if self._degree:  # broadcasting x_i over its edges saves the gather of spread
-            return (said.unsqueeze(-2) - heard.unflatten(-2, (self.n, self._degree))).flatten(-3, -2)
-        return self.spread(said) - heard
+            return (sent.unsqueeze(-2) - received.unflatten(-2, (self.n, self._degree))).flatten(-3, -2)
+        return self.spread(sent) - received
 
     def both(self, e: EdgeTensor, *, smaller: bool = False) -> EdgeTensor:
         """(e_ij + e_ji) / 2, or the smaller of them, in which both ends of an edge agree; 0 where they could not. One round."""
-        said, heard, up, _ = self._exchange(e, self.routes.of_arcs)
-        agreed = torch.minimum(said, heard) if smaller else (said + heard) / 2
+        return self.both_of(self.exchanged(e, by_node=False), smaller=smaller)
+
+    def both_of(self, exchanged: Exchanged, *, smaller: bool) -> EdgeTensor:
+        sent, received, up, _ = exchanged
+        agreed = torch.minimum(sent, received) if smaller else (sent + received) / 2
         return agreed if up is None else torch.where(up, agreed, torch.zeros_like(agreed))
 
     def sum(self, e: EdgeTensor) -> NodeTensor:
@@ -324,14 +302,53 @@ class Network(Sums):
 
     def lap(self, x: NodeTensor) -> NodeTensor:
         """Σ_j w_ij (x_i - x_j). One round."""
+        return self.lap_of(x, self.exchanged(x))
+
+    def lap_of(self, x: NodeTensor, exchanged: Exchanged) -> NodeTensor:
         if self._degree:  # one small product a node, without storing w_ij (x_i - x_j)
             w = self.w.view(self.n, 1, self._degree)
-            return (w @ self.diff(x).unflatten(-2, (self.n, self._degree))).squeeze(-2)
-        return self.sum(self.w * self.diff(x))
+            return (w @ self.diff_of(exchanged).unflatten(-2, (self.n, self._degree))).squeeze(-2)
+        return self.sum(self.w * self.diff_of(exchanged))
 
     def mix(self, x: NodeTensor) -> NodeTensor:
         """W x in the form that stays row-stochastic in any precision (eq. robust-implementation). One round."""
-        return x - self.lap(x)
+        return self.mix_of(x, self.exchanged(x))
+
+    def mix_of(self, x: NodeTensor, exchanged: Exchanged) -> NodeTensor:
+        return x - self.lap_of(x, exchanged)
+
+    def total(self, x: NodeTensor, exact: int = 0) -> NodeTensor:
+        """Σ_j x_j over all nodes, the very same numbers at every node.
+
+        Partial sums go up the spanning tree and the total comes down: one message up and one down each edge of the tree, in as
+        many rounds as the tree is high, twice. The last `exact` columns are added up as they are, whatever the format.
+        """
+        return sums.over_tree(self, x, exact)
+
+    def total_by_all(self, x: NodeTensor, exact: int = 0) -> NodeTensor:
+        """Σ_j x_j over all nodes like `total`, where everybody tells everybody: half the rounds on graphs without a middle, such
+        as rings, and n/2 times as many messages. What a node says is passed on as it is, and added up in one order by all."""
+        return sums.by_all(self, x, exact)
+
+    def begin_sum(self, what: str, hops: Sequence[Route], x: NodeTensor, form: Format | None, exact: int) -> None:
+        """Refuses links that cannot carry a sum, and counts its rounds."""
+        check(what, sums.REQUIRES, self.conditions)
+        for hop in hops:
+            self._count(hop, x, form, exact)
+
+    def scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
+        """What the root has, down to all, of rounds that were counted before."""
+        return sums.scattered(self, x, form, exact)
+
+    def told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
+        """What every node says, as all understand it [*batch, nodes of the whole network, d]; counted before."""
+        return sums.told(self, x, form, exact)
+
+    def pass_on(self, message: Tensor, hop: Route, form: Format | None) -> Tensor:
+        """What arrives of messages that go on as they came; counted before."""
+        if varies(form):
+            self._weigh(lengths(message), hop)
+        return self._carry(message, hop, varies=varies(form))
 
     def randn(self, *shape: int, seed: int) -> Tensor:
         """Standard normal numbers [n, *shape] that depend on the seed and the node's id, not on the process that holds it."""

@@ -76,6 +76,10 @@ class Format(ABC):
         """Bytes of each of these messages, [*, d] -> [*]."""
         return torch.full(x.shape[:-1], self.size(x.shape[-1], x.dtype))
 
+    def measured(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """understood(x) and sizes(x), of which one may give the other."""
+        return self.understood(x), self.sizes(x)
+
     def wire(self, dtype: torch.dtype) -> torch.dtype:
         """The type of what is sent."""
         return torch.uint8
@@ -178,47 +182,50 @@ class Symbols(Format):
         """What `_packed` was given."""
 
     def encode(self, x: Tensor) -> Tensor:
-        mantissa, power = self._scale(x)
-        symbols = self._symbols(x, self._unit(mantissa, power)) + self.most
-        return torch.cat((_bytes(mantissa, 2), _bytes(power, 2), self._packed(symbols)), dim=-1)
+        symbols, mantissa, power = self._quantized(x)
+        message = self._packed(torch.from_numpy(symbols + self.most))
+        return torch.cat((_bytes(mantissa, 2), _bytes(power + BIAS, 2), message), dim=-1).to(x.device)
 
     def decode(self, message: Tensor, d: int, dtype: torch.dtype) -> Tensor:
-        head = message[..., : self.SCALE].to(torch.int32)
-        mantissa = head[..., 0:1] + 256 * head[..., 1:2]
-        power = head[..., 2:3] + 256 * head[..., 3:4]
-        symbols = self._unpacked(message[..., self.SCALE :], d).double() - self.most
-        return (symbols * self._unit(mantissa, power)).to(dtype)
+        head = message[..., : self.SCALE].cpu().numpy().astype(np.int32)
+        mantissa, power = head[..., 0:1] + 256 * head[..., 1:2], head[..., 2:3] + 256 * head[..., 3:4] - BIAS
+        unit = torch.from_numpy(self._unit(mantissa, power)).to(message.device)
+        return ((self._unpacked(message[..., self.SCALE :], d).double() - self.most) * unit).to(dtype)
 
     def understood(self, x: Tensor) -> Tensor:
-        unit = self._unit(*self._scale(x.detach()))
-        heard = (self._symbols(x.detach(), unit) * unit).to(x.dtype)
+        return self._received(x, *self._quantized(x))
+
+    def _received(self, x: Tensor, symbols: np.ndarray, mantissa: np.ndarray, power: np.ndarray) -> Tensor:
+        received = torch.from_numpy(symbols * self._unit(mantissa, power)).to(x.device, x.dtype)
         learns = torch.is_grad_enabled() and x.requires_grad
         return (
-            x + (heard - x).detach() if learns else heard
+            x + (received - x).detach() if learns else received
         )  # rounding has no slope: it is learned through as if it were not there
 
     def numbers(self, d: int) -> int:
         return d
 
-    def _scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """s = mantissa/2¹⁶ · 2^(power - BIAS), at least the largest magnitude; a mantissa of 0 says that s is not finite."""
-        largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1)
-        fine = largest.isfinite()
-        share, power = torch.frexp(torch.where(fine, largest, 0.0))
-        mantissa = (share.double() * 2**16).ceil().clamp(1, 2**16 - 1).to(torch.int32)  # 1 where everything is 0
-        return torch.where(fine, mantissa, 0), power.to(torch.int32) + BIAS
+    def _quantized(self, x: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Symbols, whole numbers in fp64 like all that is computed here, and the mantissa and the power of s [*, 1]:
 
-    def _unit(self, mantissa: Tensor, power: Tensor) -> Tensor:
+        s = mantissa/2¹⁶ · 2^power, at least the largest magnitude; a mantissa of 0 says that s is not finite. In numpy, because
+        messages are short and packed on the host, and a call of torch takes three times as long.
+        """
+        values = x.detach().cpu().numpy().astype(np.float64, copy=False)
+        largest = np.abs(values).max(-1, keepdims=True, initial=0.0)
+        fine = np.isfinite(largest)
+        share, power = np.frexp(np.where(fine, largest, 0.0))
+        mantissa = np.where(fine, np.ceil(share * 2**16).clip(1, 2**16 - 1), 0).astype(np.int32)  # 1 where everything is 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            symbols = np.rint(values / np.maximum(self._unit(mantissa, power), TINY)).clip(-self.most, self.most)
+        if not fine.all():
+            symbols[np.isnan(symbols)] = 0
+        return symbols, mantissa, power
+
+    def _unit(self, mantissa: np.ndarray, power: np.ndarray) -> np.ndarray:
         """s / (most + beyond)."""
-        share = torch.where(mantissa > 0, mantissa.double() / (2**15 * (self.most + self.beyond)), torch.nan)
-        return share * 2.0 ** (power.double() - BIAS - 1)  # half the power, which may be one more than fp64 has
-
-    def _symbols(self, x: Tensor, unit: Tensor) -> Tensor:
-        """Whole numbers, in fp64 like all that is computed here."""
-        return self._rounded(x.double() / unit.clamp(min=TINY)).nan_to_num_(0).clamp_(-self.most, self.most)
-
-    def _rounded(self, x: Tensor) -> Tensor:
-        return x.round()
+        share = np.where(mantissa > 0, mantissa / (2**15 * (self.most + self.beyond)), np.nan)
+        return np.ldexp(share, power - 1)  # half the power, which may be one more than fp64 has
 
 
 @dataclass(frozen=True)
@@ -286,9 +293,9 @@ TINY = 5e-324
 """The smallest such number: what is divided by it instead of by 0 is 0."""
 
 
-def _bytes(numbers: Tensor, count: int) -> Tensor:
+def _bytes(numbers: np.ndarray, count: int) -> Tensor:
     """The lowest bytes of whole numbers [*, 1] -> [*, count]."""
-    return torch.cat([(numbers >> (8 * place)) & 255 for place in range(count)], dim=-1).to(torch.uint8)
+    return torch.from_numpy(np.concatenate([(numbers >> (8 * place)) & 255 for place in range(count)], axis=-1).astype(np.uint8))
 
 
 def packed_size(d: int, b: int) -> int:

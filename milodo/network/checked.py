@@ -15,7 +15,6 @@ from torch import Tensor
 from milodo.errors import FaultyNode
 from milodo.network.channels import Format
 from milodo.network.distributed import DistributedNetwork
-from milodo.network.memory import Memory
 from milodo.network.routes import Route
 from milodo.types import NodeTensor
 
@@ -36,12 +35,12 @@ class CheckedNetwork(DistributedNetwork):
     _own = True
     """Whether what the nodes held here put into the sum that is under way is moderate."""
 
-    def _begin_sum(self, what: str, hops: Sequence[Route], x: NodeTensor, exact: int) -> tuple[Format | None, Memory | None]:
+    def begin_sum(self, what: str, hops: Sequence[Route], x: NodeTensor, form: Format | None, exact: int) -> None:
         self._own = is_moderate(x)
-        return super()._begin_sum(what, hops, x, exact)
+        super().begin_sum(what, hops, x, form, exact)
 
-    def _say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        said, heard = super()._say(x, route, form, exact, up)
+    def say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        said, heard = super().say(x, route, form, exact, up)
         if not _finite(heard) and (is_moderate(x) if len(route.leaving) else self._own):
             for link in route.links:
                 part = heard.index_select(-2, link.coming)
@@ -49,14 +48,14 @@ class CheckedNetwork(DistributedNetwork):
                     self._blame(self.peers.held[link.rank][0], part)
         return said, heard
 
-    def _scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
-        found, (node, *_), tree = super()._scatter(x, form, exact), self.nodes, self.topology.tree
+    def scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
+        found, (node, *_), tree = super().scatter(x, form, exact), self.nodes, self.topology.tree
         if not _finite(found) and node != tree.root and is_moderate(x):
             self._blame(tree.parent[node], found)
         return found
 
-    def _told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
-        told = super()._told(x, form, exact)
+    def told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
+        told = super().told(x, form, exact)
         if not _finite(told) and self._own:
             for node, row in enumerate(told.unbind(-2)):
                 if not _finite(row):

@@ -15,7 +15,7 @@ from milodo.errors import InvalidInput, quoted
 from milodo.network.channels import Bits, Levels, Symbols
 from milodo.network.prefix import BOOKS, NUMBER, books, borders, read, together, written
 
-Count = TypeVar("Count", int, Tensor)
+Count = TypeVar("Count", int, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,20 @@ class Coded(Symbols):
         return self.SCALE + _bytes(-(-d // together(self.base)) * int(alike.lengths.max()))
 
     def sizes(self, x: Tensor) -> Tensor:
-        _, bits = self._book(self._blocks(self._symbols(x, self._unit(*self._scale(x))) + self.most))
-        return self.SCALE + _bytes(bits).to(x.device)
+        return self.measured(x)[1]
+
+    def measured(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        symbols, mantissa, power = self._quantized(x)
+        _, bits = self._book(self._blocks(symbols + self.most))
+        return self._received(x, symbols, mantissa, power), torch.as_tensor(self.SCALE + _bytes(bits)).to(x.device)
 
     def _packed(self, symbols: Tensor) -> Tensor:
-        blocks = self._blocks(symbols)
+        blocks = self._blocks(symbols.cpu().numpy())
         numbers, _ = self._book(blocks)
         width = self.size(symbols.shape[-1], symbols.dtype) - self.SCALE
         rows = [
             written(row, number, self.base).ljust(width, b"\0")
-            for row, number in zip(_rows(blocks), numbers.flatten().tolist(), strict=True)
+            for row, number in zip(blocks.reshape(-1, blocks.shape[-1]), numbers.flatten().tolist(), strict=True)
         ]
         every = torch.from_numpy(np.frombuffer(b"".join(rows), dtype=np.uint8).copy())
         return every.reshape(*blocks.shape[:-1], width).to(symbols.device)
@@ -83,21 +87,22 @@ class Coded(Symbols):
     def _places(self) -> list[int]:
         return [self.base**k for k in range(together(self.base))]
 
-    def _blocks(self, symbols: Tensor) -> Tensor:
+    def _blocks(self, symbols: np.ndarray) -> np.ndarray:
         """Numbers of blocks [*, count] of symbols from 0 on; behind the last symbol there are zeros."""
-        symbols = symbols.detach().cpu().to(torch.int64)
-        filled = torch.nn.functional.pad(symbols, (0, -symbols.shape[-1] % together(self.base)), value=self.most)
-        return (filled.unflatten(-1, (-1, together(self.base))) * torch.tensor(self._places)).sum(-1)
+        batch, d, each = symbols.shape[:-1], symbols.shape[-1], together(self.base)
+        if rest := -d % each:
+            symbols = np.concatenate((symbols, np.full((*batch, rest), self.most)), axis=-1)
+        return (symbols.reshape(*batch, (d + rest) // each, each) @ self._places).astype(np.int64)
 
-    def _book(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    def _book(self, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which code [*], and the bits of all codewords in it [*]."""
         lengths, magnitude, edges = _tables(self.base)
         # Whole numbers are added up: both runtimes, whatever the order, take the same code.
-        mean = magnitude[blocks].sum(-1).double() / max(1, blocks.shape[-1] * together(self.base))
-        number = torch.searchsorted(edges, mean)
-        own = lengths[number.unsqueeze(-1), blocks].sum(-1)
+        mean = magnitude[blocks].sum(-1) / max(1, blocks.shape[-1] * together(self.base))
+        number = np.searchsorted(edges, mean)
+        own = lengths[number[..., None], blocks].sum(-1)
         alike = lengths[-1][blocks].sum(-1)
-        return torch.where(alike < own, BOOKS - 1, number), torch.minimum(own, alike)
+        return np.where(alike < own, BOOKS - 1, number), np.minimum(own, alike)
 
 
 def _bytes(bits: Count) -> Count:
@@ -111,9 +116,9 @@ def _rows(x: Tensor) -> np.ndarray:
 
 
 @lru_cache
-def _tables(base: int) -> tuple[Tensor, Tensor, Tensor]:
+def _tables(base: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lengths of all codes [codes, blocks], a block's magnitudes added up [blocks], and from where on the next code is better."""
     lengths = np.stack([book.lengths for book in books(base)])
     block = np.arange(lengths.shape[-1])
     magnitude = np.sum([np.abs(block // base**k % base - base // 2) for k in range(together(base))], axis=0)
-    return torch.from_numpy(lengths), torch.from_numpy(magnitude), torch.from_numpy(borders(base))
+    return lengths, magnitude, borders(base)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput
-from milodo.network.memory import lengths
+from milodo.network.wire import lengths
 
 HEADER = struct.Struct("<IIHH")
 """Bytes of the payload, the iteration, the number of the exchange (these modulo their range) and the kind of the message. The 12

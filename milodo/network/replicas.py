@@ -34,13 +34,13 @@ from torch import Tensor
 
 from milodo.network.base import Network
 from milodo.network.consensus import patient
-from milodo.network.memory import Slot
+from milodo.network.replica import ARCS, FLOOD, NODES, TOTAL, Replica
 from milodo.topology import Schedule
 from milodo.types import NodeTensor
 
 log = logging.getLogger(__name__)
 
-LINKS = ("nodes", "arcs")
+LINKS = (NODES, ARCS)
 """Routes over which every node talks to each of its neighbours."""
 OF_SUMS = 64
 """Iterations between two comparisons over a tree. An iteration sends at least five bytes up and down each edge, and mostly more
@@ -60,7 +60,7 @@ ANEW = "all nodes begin anew from where they were when nothing differed, and for
 class Compared(NamedTuple):
     """Replicas after a comparison."""
 
-    slots: list[Slot]
+    replicas: list[Replica]
     alike: list[NodeTensor]
     """What else all nodes must have the same."""
     alarm: int = 0
@@ -73,15 +73,15 @@ class Compared(NamedTuple):
     """Whether all nodes begin anew, from where they were when the last comparison began that ended so."""
 
 
-def compared(net: Network, slots: Sequence[Slot], alike: Sequence[NodeTensor], *, k: int, alarm: int) -> Compared:
+def compared(net: Network, replicas: Sequence[Replica], alike: Sequence[NodeTensor], *, k: int, alarm: int) -> Compared:
     """Replicas k iterations after they were empty, and what else all nodes must have alike; brought in step, where it was their
     turn to be compared."""
-    now = Compared(list(slots), list(alike), alarm)
+    now = Compared(list(replicas), list(alike), alarm)
     if net.topology.n == 1:
         return now
-    if any(slot.route not in LINKS for slot in slots) and k % OF_SUMS == 0:
+    if any(replica.route not in LINKS for replica in replicas) and k % OF_SUMS == 0:
         now = _over_tree(net, now, k)
-    if any(slot.route in LINKS for slot in slots) and k >= 4 * OF_LINKS:
+    if any(replica.route in LINKS for replica in replicas) and k >= 4 * OF_LINKS:
         now = _over_links(net, now, k)
     return now
 
@@ -127,15 +127,15 @@ def _over_links(net: Network, now: Compared, k: int) -> Compared:
     if k < between or phase > 2 * hops or (phase > hops and not now.alarm):
         return now
     if phase == 0:
-        return now._replace(alarm=int(_links_differ(net, now.slots, k)), begun=True)
-    now = now._replace(alarm=_passed_on(net, now.alarm, most=1 if phase <= hops else 2, batch=now.slots[0].said.shape[:-2]))
+        return now._replace(alarm=int(_links_differ(net, now.replicas, k)), begun=True)
+    now = now._replace(alarm=_passed_on(net, now.alarm, most=1 if phase <= hops else 2, batch=now.replicas[0].sent.shape[:-2]))
     if phase == hops and now.alarm:
         if not net.holds:
             _say(net, k, ANEW)
             return _begun(now)
         _say(net, k, "every node sends each neighbour in full what it should have of it")
-        slots, beyond = _links_in_full(net, now.slots)
-        return now._replace(slots=slots, alarm=1 + beyond)
+        replicas, beyond = _links_in_full(net, now.replicas)
+        return now._replace(replicas=replicas, alarm=1 + beyond)
     if phase == 2 * hops:
         if now.alarm == 2:
             _say(net, k, f"some of them beyond rounding, so {ANEW}")
@@ -144,16 +144,16 @@ def _over_links(net: Network, now: Compared, k: int) -> Compared:
     return now._replace(agreed=phase == hops)
 
 
-def _by_arc(net: Network, slots: Sequence[Slot]) -> tuple[Tensor, Tensor]:
+def _by_arc(net: Network, replicas: Sequence[Replica]) -> tuple[Tensor, Tensor]:
     """All that was said and heard over each arc [*batch, m, numbers]."""
-    links = [slot for slot in slots if slot.route in LINKS]
-    said = torch.cat([net.spread(slot.said) if slot.route == "nodes" else slot.said for slot in links], dim=-1)
-    return said, torch.cat([slot.heard for slot in links if slot.heard is not None], dim=-1)
+    links = [replica for replica in replicas if replica.route in LINKS]
+    said = torch.cat([net.spread(replica.sent) if replica.route == NODES else replica.sent for replica in links], dim=-1)
+    return said, torch.cat([replica.received for replica in links if replica.received is not None], dim=-1)
 
 
-def _links_differ(net: Network, slots: Sequence[Slot], k: int) -> bool:
+def _links_differ(net: Network, replicas: Sequence[Replica], k: int) -> bool:
     """Whether what a node held here has of a neighbour is not what the neighbour has said."""
-    route, up, (said, heard) = net.routes.of_arcs, net.working(), _by_arc(net, slots)
+    route, up, (said, heard) = net.routes.of_arcs, net.working(), _by_arc(net, replicas)
     wrong = _anywhere((net.as_it_is(digest(said), route, up) != digest(heard)).any(-1))
     if up is not None:
         wrong &= up[route.edges]
@@ -172,15 +172,17 @@ def _passed_on(net: Network, alarm: int, most: int, batch: torch.Size) -> int:
     return max(alarm, min(most, int(came.max()) if came.numel() else 0))
 
 
-def _links_in_full(net: Network, slots: Sequence[Slot]) -> tuple[list[Slot], bool]:
+def _links_in_full(net: Network, replicas: Sequence[Replica]) -> tuple[list[Replica], bool]:
     """What neighbours have said, by their own replicas, and whether ours was off by more than rounding. What is not finite is not
     taken."""
-    said, heard = _by_arc(net, slots)
+    said, heard = _by_arc(net, replicas)
     came = net.as_it_is(said, net.routes.of_arcs)
     taken, beyond = _finite(came, heard)
-    widths = [slot.said.shape[-1] for slot in slots if slot.route in LINKS]
+    widths = [replica.sent.shape[-1] for replica in replicas if replica.route in LINKS]
     parts = iter(taken.split(widths, dim=-1))
-    return [slot._replace(heard=next(parts)) if slot.route in LINKS else slot for slot in slots], bool(beyond.any())
+    return [replica._replace(received=next(parts)) if replica.route in LINKS else replica for replica in replicas], bool(
+        beyond.any()
+    )
 
 
 # Over a tree
@@ -190,9 +192,12 @@ def _over_tree(net: Network, now: Compared, k: int) -> Compared:
     alike = _of_all([digest(part).expand(*part.shape[:-2], net.n, DIGEST) for part in _shared(now)])
     wrong = torch.zeros_like(alike[..., :1])
     for number, hop in enumerate(net.routes.up):
-        slots = [slot for slot in now.slots if slot.route == f"up{number}"]
-        own = [*(digest(slot.said) for slot in slots), alike.index_select(-2, hop.senders)]
-        due = [*(digest(slot.heard) for slot in slots if slot.heard is not None), alike.index_select(-2, hop.receivers)]
+        replicas = [replica for replica in now.replicas if replica.route == f"up{number}"]
+        own = [*(digest(replica.sent) for replica in replicas), alike.index_select(-2, hop.senders)]
+        due = [
+            *(digest(replica.received) for replica in replicas if replica.received is not None),
+            alike.index_select(-2, hop.receivers),
+        ]
         came = net.as_it_is(torch.cat((_of_all(own), wrong.index_select(-2, hop.senders)), dim=-1), hop)
         differ = (came[..., :DIGEST] != _of_all(due)).any(-1, keepdim=True)
         for place in _anywhere(differ.squeeze(-1)).nonzero().flatten().tolist():
@@ -212,8 +217,11 @@ def _over_tree(net: Network, now: Compared, k: int) -> Compared:
 
 def _shared(now: Compared) -> list[Tensor]:
     """What all nodes must have alike, one row a node or one for all that are held here."""
-    slots = [slot for slot in now.slots if slot.route in ("total", "flood")]
-    return [*(slot.said if slot.heard is None else slot.heard.flatten(-2).unsqueeze(-2) for slot in slots), *now.alike]
+    replicas = [replica for replica in now.replicas if replica.route in (TOTAL, FLOOD)]
+    return [
+        *(replica.sent if replica.received is None else replica.received.flatten(-2).unsqueeze(-2) for replica in replicas),
+        *now.alike,
+    ]
 
 
 def _of_all(digests: Sequence[Tensor]) -> Tensor:
@@ -249,30 +257,29 @@ def _tree_in_full(net: Network, now: Compared) -> tuple[Compared, Tensor]:
         came = came.index_copy(-2, hop.receivers, net.as_it_is(came.index_select(-2, hop.senders), hop))
     widths = [part.shape[-1] for part in parts]
     taken, off = zip(*map(_finite, came.split(widths, dim=-1), parts), strict=True)
-    shared, beyond, slots = iter(taken), torch.stack(off).amax(0), list[Slot]()
-    for slot in now.slots:
-        if slot.route == "total":
-            slot = slot._replace(said=next(shared))
-        elif slot.route == "flood":
-            assert slot.heard is not None
-            every = next(shared)[..., 0, :].reshape(slot.heard.shape)
-            slot = slot._replace(said=every[..., net.nodes, :], heard=every)
-        elif slot.route not in LINKS:
-            assert slot.heard is not None
-            hop = net.routes.up[int(slot.route.removeprefix("up"))]
-            heard, off = _finite(net.as_it_is(slot.said, hop), slot.heard)
+    shared, beyond, replicas = iter(taken), torch.stack(off).amax(0), list[Replica]()
+    for replica in now.replicas:
+        if replica.route == TOTAL:
+            replica = replica._replace(sent=next(shared))
+        elif replica.route == FLOOD:
+            assert replica.received is not None
+            every = next(shared)[..., 0, :].reshape(replica.received.shape)
+            replica = replica._replace(sent=every[..., net.nodes, :], received=every)
+        elif replica.route not in LINKS:
+            assert replica.received is not None
+            hop = net.routes.up[int(replica.route.removeprefix("up"))]
+            heard, off = _finite(net.as_it_is(replica.sent, hop), replica.received)
             beyond = _raised(beyond, hop.receivers, off)
-            slot = slot._replace(heard=heard)
-        slots.append(slot)
-    return now._replace(slots=slots, alike=list(shared)), beyond
+            replica = replica._replace(received=heard)
+        replicas.append(replica)
+    return now._replace(replicas=replicas, alike=list(shared)), beyond
 
 
 # For both
 
 
 def _begun(now: Compared) -> Compared:
-    slots = [Slot(torch.zeros_like(s.said), None if s.heard is None else torch.zeros_like(s.heard), s.route) for s in now.slots]
-    return now._replace(slots=slots, alarm=0, anew=True)
+    return now._replace(alarm=0, anew=True)
 
 
 def _finite(came: Tensor, had: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput
-from milodo.network.base import Network
+from milodo.network.base import Exchanged, Network
 from milodo.network.channels import Channel, Format
-from milodo.network.memory import sizes, understood, varies
 from milodo.network.routes import Route
+from milodo.network.wire import measured
 from milodo.topology import Schedule, Topology
 from milodo.types import EdgeTensor, NodeTensor
 
@@ -43,29 +43,29 @@ class StackedNetwork(Network):
         # swap(spread(x)) in one gather instead of two.
         return x.index_select(-2, self.routes.of_nodes.rows) if by_node else super()._differentiably(x, by_node)
 
-    def _say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def say(self, x: Tensor, route: Route, form: Format | None, exact: int, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # Nothing is packed that nobody carries.
-        said = x if form is None else understood(form, x, exact)
-        if varies(form):
-            self._weigh(sizes(form, x, exact), route, up)
+        said, sizes = measured(form, x, exact)
+        if sizes is not None:
+            self._weigh(sizes, route, up)
         return said, said.index_select(-2, route.rows)
 
-    def _scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
+    def scatter(self, x: NodeTensor, form: Format | None, exact: int) -> NodeTensor:
         # What would come down is what the root has.
         root = x.narrow(-2, self.topology.tree.root, 1)
-        if varies(form):
-            size = sizes(form, root, exact)
+        said, sizes = measured(form if self.n > 1 else None, root, exact)
+        if sizes is not None:
             for hop in self.routes.down:
-                self._weigh(size.expand(*size.shape[:-1], len(hop.senders)), hop)
-        said = root if form is None or self.n == 1 else understood(form, root, exact)
+                self._weigh(sizes.expand(*sizes.shape[:-1], len(hop.senders)), hop)
         return said.expand_as(x).contiguous()
 
-    def _told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
-        if varies(form):
-            known = sizes(form, x, exact).repeat(*[1] * (x.ndim - 2), self.n)  # every node passes on what each has said
+    def told(self, x: NodeTensor, form: Format | None, exact: int) -> Tensor:
+        said, sizes = measured(form, x, exact)
+        if sizes is not None:
+            known = sizes.repeat(*[1] * (x.ndim - 2), self.n)  # every node passes on what each has said
             for hop in self.routes.flood:
                 self._weigh(known, hop)
-        return x if form is None else understood(form, x, exact)
+        return said
 
 
 class CommonMixingNetwork(StackedNetwork):
@@ -85,8 +85,8 @@ class CommonMixingNetwork(StackedNetwork):
             raise InvalidInput("common mixing is for one fixed graph. Remove the schedule, or use a StackedNetwork.")
         return super().through(*channels)
 
-    def mix(self, x: NodeTensor) -> NodeTensor:
-        return self.w_own * x + self.sum(self.w * self.pull(x))
+    def mix_of(self, x: NodeTensor, exchanged: Exchanged) -> NodeTensor:
+        return self.w_own * x + self.sum(self.w * exchanged.received)
 
-    def lap(self, x: NodeTensor) -> NodeTensor:
-        return x - self.mix(x)
+    def lap_of(self, x: NodeTensor, exchanged: Exchanged) -> NodeTensor:
+        return x - self.mix_of(x, exchanged)

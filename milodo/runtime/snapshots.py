@@ -18,8 +18,8 @@ from milodo.files import atomic
 from milodo.network import Network
 from milodo.tree import leaves, rebuilt
 
-FORMAT = 3
-"""Of a snapshot, since states are trees, links are drawn by the iteration, replicas are compared and checks are counted."""
+FORMAT = 4
+"""Of a snapshot, since states are trees, links are drawn by the iteration, exchanges have replicas and checks are counted."""
 
 
 class Snapshots:

@@ -68,7 +68,7 @@ def ring() -> StackedNetwork:
 def information_travels_one_hop_per_round(case: MethodCase) -> None:
     """Change the data of node 0 on a line: what differs after k steps lies within rounds · k hops, and the front never rests."""
     method, fronts = fronts_of(case)
-    if method.rounds is None:  # a sum over the tree reaches everybody in the first step
+    if method.alike:  # a sum over the tree reaches everybody in the first step
         require(fronts[0] == LINE - 1, "a sum over all nodes does not reach all of them")
     else:
         rests = fronts[-1] >= LINE - 1 or min(np.diff(fronts)) < 1
@@ -89,7 +89,7 @@ def fronts_of(case: MethodCase) -> tuple[Algorithm, list[int]]:
     for k in range(1, 4):  # after many more steps the foremost difference is too small for fp64
         states = (run(method, p, net, k, x0) for p in (problem, changed))
         differs = torch.stack([_held((a != b).any(-1)[0], net) for a, b in zip(*map(tensors, states), strict=True)]).any(0)
-        reach = method.rounds_on(net) * k
+        reach = method.cost(net, 1).rounds * k
         require(not differs[reach + 1 :].any(), f"after {k} steps a node {reach + 1} hops away or farther knows of node 0")
         fronts.append(int(differs.nonzero().max()))
     return method, fronts
@@ -144,9 +144,9 @@ def counts_its_rounds(case: MethodCase) -> None:
         require((net.traffic - before).rounds == 0, "its start sends messages, but a start is local")
         for k in range(1, 4):
             next(states)
-            sent, declared = (net.traffic - before).rounds, k * method.rounds_on(net)
+            sent, declared = (net.traffic - before).rounds, k * method.cost(net, 1).rounds
             require(sent == declared, f"{k} steps take {sent} rounds, and it declares {declared}")
-        floats, most = (net.traffic - before).floats, 3 * method.floats_on(net, problem.d)
+        floats, most = (net.traffic - before).floats, 3 * method.cost(net, problem.d).numbers
         fits = floats == most if method.steady else 0 < floats <= most
         require(fits, f"three steps send {floats} numbers, and it declares {most}")
 

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from milodo.algorithms import Ahead, Algorithm, Remembering
+from milodo.algorithms import Ahead
 from milodo.errors import InvalidInput, quoted
 from milodo.loop import advance
 from milodo.metrics import consensus_error
 from milodo.network import DistributedNetwork, Network, Traffic, TreeObserver, degraded
 from milodo.network.distributed import TIMEOUT
 from milodo.runtime.group import among_others
+from milodo.synchronise import after_step, begin, own_state
 from milodo.topology import Topology
 from milodo.torch_loop.common_start import agreed, graph_of, same_start
 from milodo.torch_loop.flat import Flat, Floats
@@ -66,7 +67,7 @@ class Gossip:
             self.observer = TreeObserver(real.peers, graph.n, self._flat.device)
             agreed(group, self.observer, self.facts)
             same_start(self.observer, self.node, Floats([*self.model.parameters(), *self.model.buffers()]))
-            self._state = self._reader.unread.init(self._flat.read(), Local(torch.zeros_like(self._flat.read())), self.net)
+            self._state = begin(self._reader.unread, self._flat.read(), Local(torch.zeros_like(self._flat.read())), self.net)
             for handle in (
                 self.optimizer.register_step_pre_hook(self._before),
                 self.optimizer.register_step_post_hook(self._after),
@@ -170,20 +171,20 @@ class Gossip:
         """One iteration of the method, from where the model is now, with this node's gradient."""
         self.k += 1
         method, problem, state = self._reader.method(self.optimizer, self.k), Local(g), _placed(self._state, x)
-        if _is_ahead(method):
+        if isinstance(method, Ahead):
             heard = self._hear(method, state, self.k) if self._heard is None else self._heard.result()
-            moved = method.move(state, heard, problem)  # type: ignore[attr-defined]  # as it is ahead
-            self._state = method.in_step(moved, problem, self.net.at_step(self.k))
+            moved = method.move(own_state(state), heard, problem)
+            self._state = after_step(method, state, moved, problem, self.net.at_step(self.k))
         else:
             self._state = advance(method, state, problem, self.net, self.k)
         self._flat.write(self._state.x)
         self._sent = self.traffic.snapshot()
-        if _is_ahead(method):  # neighbours hear of it while the next gradient is computed
+        if isinstance(method, Ahead):  # neighbours hear of it while the next gradient is computed
             self._heard = self._thread.submit(self._hear, method, self._state, self.k + 1)
 
-    def _hear(self, method: Any, state: Any, k: int) -> Any:
+    def _hear(self, method: Ahead, state: Any, k: int) -> Any:
         with torch.no_grad():
-            return method.hear(state, self.net.at_step(k))
+            return method.hear(own_state(state), self.net.at_step(k))
 
     def _settled(self) -> None:
         """No message is under way."""
@@ -228,10 +229,6 @@ class Gossip:
         self.k, self._state = from_stored(found, self.facts, self.node, self.traffic, self._state)
         self._flat.write(self._state.x)
         self._sent = self.traffic.snapshot()
-
-
-def _is_ahead(method: Algorithm) -> bool:
-    return isinstance(method.method if isinstance(method, Remembering) else method, Ahead)
 
 
 def _placed(state: Any, x: NodeTensor) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from milodo.algorithms import DPSGD, Algorithm, DecentLaM, DSGDm, GradientTracking, ProxDGD, ProxED, QGDSGDm, Remembering
+from milodo.algorithms import DPSGD, Algorithm, DecentLaM, DSGDm, GradientTracking, ProxDGD, ProxED, QGDSGDm
 from milodo.errors import InvalidInput, unknown
 from milodo.network import message_format
 from milodo.problems import Problem, Zero
@@ -95,7 +95,7 @@ class Reader:
         return [float(group["weight_decay"]) for group in optimizer.param_groups]
 
     def _saying(self, method: Algorithm) -> Algorithm:
-        return method if self.form is None else Remembering(method, self.form)
+        return method if self.form is None else method.compressed(self.form)
 
 
 class Local(Problem):

@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from milodo.algorithms import METHODS, Remembering
+from milodo.algorithms import METHODS
 from milodo.loop import iterate
 from milodo.network import Bits, Coded, DistributedNetwork, Format, Levels, TreeObserver, replicas
 from milodo.problems import Lasso, optimum
@@ -50,7 +50,7 @@ def main() -> None:
             Flipped.bit, Flipped.head = 1 << 6, head
             net = Flipped(GRAPH, timeout=60)
             observer, problem = TreeObserver(net.peers, 3), family.sample([1], nodes=net.nodes)
-            method = Remembering(METHODS[name].safe(L, net), form)
+            method = METHODS[name].safe(L, net).compressed(form)
             with torch.no_grad():
                 state = next(itertools.islice(iterate(method, problem, net), steps, None))
             off = torch.zeros(3, dtype=torch.float64)

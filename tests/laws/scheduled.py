@@ -14,7 +14,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from trajectories import last, methods
 
-from milodo.algorithms import AcceleratedED, Remembering
+from milodo.algorithms import AcceleratedED
 from milodo.network import Bits, DistributedNetwork, StackedNetwork, TreeObserver, degraded, replicas
 from milodo.problems import Lasso
 from milodo.runtime.group import joined
@@ -35,7 +35,7 @@ FEW = ("prox-ed", "milodo", "accelerated-ed", "gradient-tracking", "accelerated-
 
 def chosen(graph: str, case: str) -> dict:
     every = {name: method for name, method in methods(graph).items() if name not in REFUSE}
-    every["accelerated-ed in bits"] = Remembering(AcceleratedED(gamma=0.03, K=1), Bits(5))
+    every["accelerated-ed in bits"] = AcceleratedED(gamma=0.03, K=1).compressed(Bits(5))
     return every if case == "one-peer" else {name: every[name] for name in FEW}
 
 

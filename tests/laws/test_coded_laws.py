@@ -12,13 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milodo.algorithms import ProxED, Remembering, TreeAPG
-from milodo.algorithms.flood_apg import FloodAPG
+from milodo.algorithms import ProxED, TreeAPG
+from milodo.algorithms.tree_apg import FloodAPG
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
 from milodo.network import Bits, Cast, Coded, Levels, Outage, StackedNetwork, Traffic, message_format
-from milodo.network.memory import Memory, Slot, encoded, lengths
+from milodo.network.exchange import Gossip
 from milodo.network.prefix import BOOKS, WINDOW, books, read, together, written
+from milodo.network.wire import encoded, lengths
 from milodo.problems import Lasso
 
 BASES = (3, 5, 7, 11, 15, 63, 255, 1023)
@@ -121,7 +122,7 @@ def test_the_trajectory_is_that_without_the_code_and_every_instance_pays_for_its
 
     def run(seeds, form):
         net = StackedNetwork("ring(5)")
-        *_, state = itertools.islice(iterate(Remembering(method, form), family.sample(seeds), net), steps)
+        *_, state = itertools.islice(iterate(method.compressed(form), family.sample(seeds), net), steps)
         return state.x, net.traffic
 
     plain, _ = run([0, 1], Levels(7))
@@ -138,7 +139,7 @@ def test_what_a_link_that_is_down_does_not_carry_is_not_counted():
     net = StackedNetwork("ring(6)").through(Outage(0.5, seed=1))
     x = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     form = Coded(Levels(5))
-    net.remembering(Memory(form, [Slot(torch.zeros(12, 40).double(), torch.zeros(12, 40).double())])).pull(x)
+    Gossip(form)(x, Gossip(form).init(x, net), net)
     up = net.outage.up(6, 0, 0)
     each = [int(form.sizes(x[i])) for i, j in net.arcs if up[net.topology.edges.index((min(i, j), max(i, j)))]]
     assert 0 < len(each) < 12 and net.traffic.bytes == sum(each)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from milodo.algorithms import ProxED, Remembering, TreeAPG
+from milodo.algorithms import ProxED, TreeAPG
 from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo, Plus, Shared
@@ -125,7 +125,7 @@ def test_information_travels_two_hops_a_step():
     net, optimizer = StackedNetwork(graph), made(graph)
     for k, (a, b) in enumerate(zip(states(optimizer, problem, net, 4), states(optimizer, other, net, 4), strict=True)):
         differs = ((a.x - b.x).abs().amax((0, 2)) > 0) | ((a.y - b.y).abs().amax((0, 2)) > 0)
-        assert not bool(differs[optimizer.rounds_on(net) * k + 1 :].any())
+        assert not bool(differs[optimizer.cost(net, 1).rounds * k + 1 :].any())
         assert bool(differs[: min(n, k + 1)].all()) or k == 0
 
 
@@ -263,7 +263,7 @@ def test_every_learned_method_hears_only_its_neighbours(kind):
     net, optimizer = StackedNetwork(graph), ALL[kind](graph)
     for k, (a, b) in enumerate(zip(states(optimizer, problem, net, 4), states(optimizer, other, net, 4), strict=True)):
         differs = (a.x - b.x).abs().amax((0, 2)) > 0
-        assert not bool(differs[optimizer.rounds_on(net) * k + 1 :].any())
+        assert not bool(differs[optimizer.cost(net, 1).rounds * k + 1 :].any())
         assert k == 0 or bool(differs[0])
 
 
@@ -274,7 +274,7 @@ def test_every_learned_method_counts_its_rounds_and_treats_instances_alone(kind,
     n = topology(graph).n
     net, optimizer = StackedNetwork(graph), ALL[kind](graph)
     both = states(optimizer, smooth(n, 2), net, 8)
-    assert net.traffic.rounds == 7 * optimizer.rounds_on(net)
+    assert net.traffic.rounds == 7 * optimizer.cost(net, 1).rounds
     alone = states(optimizer, Lasso(n, 5, 8, 0.0).sample([1]), net, 8)
     # Relative too: networks nobody has trained let x grow, and batched products round differently on every processor.
     torch.testing.assert_close(both[-1].x[1:], alone[-1].x, rtol=1e-12, atol=1e-12)
@@ -307,7 +307,7 @@ def test_milodo_plus_finds_the_certified_optimum_whatever_its_weights(family, se
     torch.manual_seed(seed)
     problem, net = family.sample([seed]), StackedNetwork("star(6)")
     method = awake(Plus("ring(3)"), 3.0)
-    method, best = method if bits is None else Remembering(method, Bits(bits)), problem.everywhere(optimum(problem).x)
+    method, best = method if bits is None else method.compressed(Bits(bits)), problem.everywhere(optimum(problem).x)
     with torch.no_grad():
         looks = itertools.islice(iterate(method, problem, net), 0, 1500, 25)
         # The optimum of logistic regression is certified to 1e-18 in value, and so to about 1e-8 in x.

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from milodo.algorithms import AcceleratedED, Remembering
+from milodo.algorithms import AcceleratedED
 from milodo.algorithms.accelerated_ed import ENOUGH, SHORTER, State, shorter
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Levels, StackedNetwork, StackedObserver, degraded
-from milodo.network.averaging import averaging
+from milodo.network.exchange import Polynomial
 from milodo.problems import Lasso, LeastSquares, Zero, optimum
 from milodo.topology import EXAMPLES
 
@@ -58,7 +58,7 @@ def test_one_round_is_enough_on_any_graph_and_no_step_is_longer_than_its_curvatu
     method = AcceleratedED.safe(1.0, net)
     tau = np.array(method.steps or (1.0,))
     assert method.K == 1 and (method.gamma * tau).max() <= 1.28
-    if averaging("fitted", net, 1).contraction > ENOUGH:
+    if Polynomial("minimax", 1).contraction(net.mixing) > ENOUGH:
         shares = np.array(shorter(net.topology.degrees))
         assert np.isclose((1 / shares).mean(), SHORTER) and shares.max() <= 1
         assert np.isclose(1.2 / (method.gamma * tau).reshape(-1), 1 / (shares if method.steps else shares[:1])).all()
@@ -83,7 +83,7 @@ def test_regression_with_fewer_equations_than_unknowns_is_solved(graph):
 def test_duals_do_not_drift_in_single_precision(graph):
     """y + σ/γ v rounds the same way in every iteration once v is tiny: after 3,000 without care Σy was 4e-5 of the largest y."""
     problem, net = Lasso(6, 12, 4, 0.1).sample([0, 1], dtype=torch.float32), StackedNetwork(graph, dtype=torch.float32)
-    method = Remembering(AcceleratedED.safe(float(problem.lipschitz().max()), net), Levels(5))
+    method = AcceleratedED.safe(float(problem.lipschitz().max()), net).compressed(Levels(5))
     *_, state = itertools.islice(iterate(method, problem, net), 3001)
     y = state.inner.y
     assert float(y.double().sum(-2).abs().max()) < 5 * torch.finfo(torch.float32).eps * float(y.abs().max())

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from milodo.algorithms import LEPDO, Remembering
+from milodo.algorithms import LEPDO
 from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo, special_initialisation
@@ -343,7 +343,7 @@ def test_short_messages_and_failing_links_lead_to_the_same_point(bits, outage):
     problem, graph = Lasso(6, 8, 30, 0.1).sample([0]), "star(6)"
     net = degraded(StackedNetwork(graph), outage=outage, seed=3)
     method = learned(graph)
-    last = after(method if bits is None else Remembering(method, Bits(bits)), problem, net, 4000)
+    last = after(method if bits is None else method.compressed(Bits(bits)), problem, net, 4000)
     state = last if bits is None else last.inner
     assert float((state.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-8
     assert float(state.y.sum(-2).abs().max()) < 1e-11 and bool((state.memory.p1 > 0).all())

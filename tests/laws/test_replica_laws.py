@@ -13,12 +13,12 @@ import pytest
 import torch
 from test_algorithm_laws import start
 
-from milodo.algorithms import METHODS, Remembering
+from milodo.algorithms import METHODS
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
 from milodo.network import Bits, Coded, Levels, Network, StackedNetwork, degraded, replicas
-from milodo.network.memory import lengths, replicas_of
-from milodo.network.sums import Sums
+from milodo.network.replica import with_replicas
+from milodo.network.wire import lengths
 from milodo.problems import Lasso, optimum
 from milodo.tree import leaves, rebuilt
 
@@ -77,7 +77,7 @@ class Packed(StackedNetwork):
     """Messages are packed and unpacked as between processes, and one of them has a bit flipped."""
 
     flip: Flip
-    _say, _scatter, _told = Network._say, Sums._scatter, Sums._told
+    say, scatter, told = Network.say, Network.scatter, Network.told
 
     def _carry(self, message, route, up=None, *, varies=False):
         came = super()._carry(message, route, up, varies=varies)
@@ -104,11 +104,11 @@ def ends(name: str, seed: int | None) -> float:
     graph, form, steps = CASES[name]
     net = Packed(graph)
     (problem, best), net.flip = solved(net.n), Flip(seed or 0)
-    method = Remembering(METHODS[name].safe(float(problem.lipschitz().max()), net), form)
+    method = METHODS[name].safe(float(problem.lipschitz().max()), net).compressed(form)
     at, states = 1 + net.flip.below(20), iterate(method, problem, net)
     after(at, states)
     if seed is not None:
-        net.flip.message = net.flip.below(method.rounds_on(net))
+        net.flip.message = net.flip.below(method.cost(net, 1).rounds)
     return float((after(steps - at, states).x - best).abs().max())
 
 
@@ -152,7 +152,7 @@ FAILING = [(name, links) for name in ("prox-ed", "lepdo") for links in ({"outage
 @pytest.mark.parametrize(("name", "links"), [*((name, {}) for name in METHODS), *FAILING])
 def test_where_nothing_is_wrong_comparing_changes_nothing(name, links, build, often, monkeypatch, caplog):
     problem = Lasso(6, 5, 20, 0.1).sample([0, 1])
-    method = Remembering(build(name, problem), Bits(4))
+    method = build(name, problem).compressed(Bits(4))
     x0 = None if METHODS[name].alike else start(problem)  # sums need one point for all nodes
 
     def run():
@@ -173,8 +173,8 @@ def test_comparing_costs_less_than_a_hundredth_of_the_bytes(name, graph, monkeyp
     """Of messages about one number, which are as short as any."""
     net = StackedNetwork(graph)
     problem = Lasso(net.n, 1, 5, 0.1).sample([0])
-    method = Remembering(METHODS[name].safe(float(problem.lipschitz().max()), net), Levels(5))
-    steps = replicas.OF_SUMS if method.rounds is None else replicas.every(net) + replicas.spreading(net, 0)
+    method = METHODS[name].safe(float(problem.lipschitz().max()), net).compressed(Levels(5))
+    steps = replicas.OF_SUMS if method.alike else replicas.every(net) + replicas.spreading(net, 0)
 
     def run():
         net = StackedNetwork(graph)
@@ -191,18 +191,18 @@ def test_comparing_costs_less_than_a_hundredth_of_the_bytes(name, graph, monkeyp
 def tampered(state, off: float):
     """The first replica of what was heard, off by this share of its largest number."""
     slots = list(state.replicas)
-    place = next(i for i, slot in enumerate(slots) if slot.heard is not None and slot.heard.numel())
-    heard = slots[place].heard.clone()
+    place = next(i for i, slot in enumerate(slots) if slot.received is not None and slot.received.numel())
+    heard = slots[place].received.clone()
     row = heard.flatten(0, -2)[0]
     row[row.abs().argmax()] *= 1 + off
-    slots[place] = slots[place]._replace(heard=heard)
-    return state._replace(replicas=replicas_of(slots))
+    slots[place] = slots[place]._replace(received=heard)
+    return state._replace(inner=with_replicas(state.inner, slots))
 
 
 @pytest.mark.parametrize("name", ["tree-apg", "accelerated-ed", "lepdo"])
 def test_rounding_is_mended_and_nobody_begins_anew(name, build, often, caplog):
     problem, net = Lasso(6, 5, 20, 0.1).sample([0, 1]), StackedNetwork("ring(6)")
-    method = Remembering(build(name, problem), Bits(6))
+    method = build(name, problem).compressed(Bits(6))
     state = tampered(after(12, iterate(method, problem, net)), EPS)
     state = after(40, iterate(method, problem, net, after=(12, state)))
     assert said(caplog, "is not what node") == 1 and said(caplog, "in full") == 1 and not said(caplog, "anew")
@@ -214,7 +214,7 @@ def test_rounding_is_mended_and_nobody_begins_anew(name, build, often, caplog):
 def test_nodes_that_hold_different_points_are_brought_to_one(build, often, caplog):
     """As after a total that came down altered: no replica tells of it any more."""
     problem, best = solved(4)
-    net, method = StackedNetwork("ring(4)"), Remembering(build("tree-apg", problem), Bits(4))
+    net, method = StackedNetwork("ring(4)"), build("tree-apg", problem).compressed(Bits(4))
     state = after(12, iterate(method, problem, net))
     x = state.inner.x.clone()
     x[..., 2, :] += 0.3
@@ -229,7 +229,7 @@ def test_nodes_that_hold_different_points_are_brought_to_one(build, often, caplo
 def test_where_links_come_and_go_everybody_forgets_and_begins_anew(name, links, build, often, caplog):
     problem, best = solved(4)
     net = degraded(StackedNetwork("exponential(4)" if links.get("schedule") == "one-peer" else "ring(4)"), **links)
-    method = Remembering(build(name, problem), Bits(8))
+    method = build(name, problem).compressed(Bits(8))
     state = tampered(after(30, iterate(method, problem, net)), 0.1)
     state = after(1200, iterate(method, problem, net, after=(30, state)))
     assert said(caplog, "is not what node") and said(caplog, "begin anew") == 1
@@ -239,7 +239,7 @@ def test_where_links_come_and_go_everybody_forgets_and_begins_anew(name, links, 
 def test_a_state_between_alarm_and_repair_goes_on_from_a_file(often):
     """What a snapshot keeps: tensors, and words and numbers as JSON has them."""
     problem, net = Lasso(6, 5, 20, 0.1).sample([0]), StackedNetwork("ring(6)")
-    method = Remembering(METHODS["prox-ed"](gamma=0.01), Bits(6))
+    method = METHODS["prox-ed"](gamma=0.01).compressed(Bits(6))
     with torch.no_grad():
         state = tampered(after(12, iterate(method, problem, net)), 0.1)
         states = iterate(method, problem, net, after=(12, state))

@@ -18,7 +18,7 @@ from asked import asked
 from rounding import HERE, Nudged, nudged_functions, ranks
 from trajectories import FEW, methods
 
-from milodo.algorithms import METHODS, AcceleratedED, Remembering
+from milodo.algorithms import METHODS, AcceleratedED
 from milodo.algorithms.auto import Facts, Link, choose
 from milodo.algorithms.tree_apg import dot
 from milodo.bench.recorder import Limits, Recorder, record
@@ -107,7 +107,7 @@ def test_every_method_sends_the_same(name):
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize("form", [Bits(4), Coded(Levels(5))], ids=str)
 def test_every_kind_of_exchange_sends_the_same_in_short_messages_that_are_remembered(name, form):
-    method = Remembering(BY_NAME[name], form)
+    method = BY_NAME[name].compressed(form)
     agree(solved(method, Stop(steps=6, tolerance=1e-12, every=3)), like="methods" if method.alike else "all")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from milodo.algorithms import ADMM, LEPDO, ProxED, Remembering, lepdo
+from milodo.algorithms import ADMM, LEPDO, ProxED, lepdo
 from milodo.errors import InvalidInput
 from milodo.learned import MiLoDo, special_initialisation
 from milodo.loop import Stop, iterate, solve
@@ -99,7 +99,7 @@ def test_local_steps_have_the_same_limit_and_are_counted(graph, S):
     own = type(problem).grad
     problem.__class__ = type("Counted", (type(problem),), {"grad": lambda self, x: calls.append(1) or own(self, x)})
     after(method, problem, net, 7)
-    assert len(calls) == 7 * method.gradients == 7 * S and net.traffic.rounds == 7 == 7 * method.rounds_on(net)
+    assert len(calls) == 7 * method.gradients == 7 * S and net.traffic.rounds == 7 == 7 * method.cost(net, 1).rounds
     last = after(method, problem, net, 1500)
     assert float((last.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-7
     assert float(last.y.sum(-2).abs().max()) < ROUNDING * max(1.0, float(last.y.abs().max()))
@@ -191,7 +191,7 @@ def test_local_steps_go_on_with_few_levels_links_that_fail_and_uneven_curvatures
     form = Levels(5) if LEPDO.takes_few_levels(net) else Bits(4)
     L = problem.lipschitz()
     method = LEPDO.local(float(L.max()), net, float(L.mean()), 40.0, short=True)
-    state = assert_solves(Remembering(method, form), problem, net, 1e-4, 1e-2)
+    state = assert_solves(method.compressed(form), problem, net, 1e-4, 1e-2)
     assert float(state.inner.y.sum(-2).abs().max()) < ROUNDING * max(1.0, float(state.inner.y.abs().max()))
 
 

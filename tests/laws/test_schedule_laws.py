@@ -13,13 +13,14 @@ import torch
 from scheduled import CHANGING, FEW, REFUSE
 from test_algorithm_laws import close, run, start, tensors
 
-from milodo.algorithms import METHODS, AcceleratedED, ProxED, Remembering
+from milodo.algorithms import METHODS, AcceleratedED, ProxED
 from milodo.algorithms.auto import learn
 from milodo.config import load_experiment
 from milodo.errors import InvalidInput
 from milodo.learned import LEARNED
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, Outage, StackedNetwork, StackedObserver, degraded
+from milodo.network.exchange import named
 from milodo.network.stacked import CommonMixingNetwork
 from milodo.problems import Lasso, optimum
 from milodo.topology import Topology, dense, schedule, topology
@@ -140,7 +141,7 @@ def test_information_takes_only_the_links_of_its_iteration(name, build, graph, s
     for k in range(1, 4):
         states = (run(method, p, net, k, x0) for p in (problem, changed))
         pairs = [edge for edge, used in zip(net.topology.edges, links.links(k), strict=True) if used]
-        for _ in range(method.rounds_on(net)):
+        for _ in range(method.cost(net, 1).rounds):
             reached |= {b for i, j in pairs for a, b in ((i, j), (j, i)) if a in reached}
         for a, b in zip(*map(tensors, states), strict=True):
             rows = (a != b).any(-1)[0].nonzero().flatten().tolist()
@@ -178,7 +179,7 @@ def test_methods_that_survive_outages_reach_the_optimum_although_the_graph_chang
     L, mean = float(problem.lipschitz().max()), float(problem.lipschitz().mean())
     chosen = ProxED(gamma=1 / L) if method == "prox-ed" else AcceleratedED.safe(L, net, mean)
     if "bits" in method:
-        chosen = Remembering(chosen, Bits(8))
+        chosen = chosen.compressed(Bits(8))
     result = solve(chosen, problem, net, Stop(steps=3000, tolerance=1e-7))
     assert result.status.name == "CONVERGED"
     assert float((result.objective - optimum(problem).value).abs().max()) < 1e-7
@@ -196,9 +197,9 @@ def test_duals_and_tracked_gradients_sum_to_what_they_must(graph, said, build):
 def test_links_fail_on_top_of_a_schedule_and_both_ends_know_it(build):
     problem = Lasso(6, 8, 20, 0.1).sample([0])
     net = degraded(StackedNetwork("complete(6)"), schedule="matchings", outage=0.5, seed=1)
-    state = run(Remembering(one_round("accelerated-ed", build, problem), Bits(6)), problem, net, 20)
+    state = run(one_round("accelerated-ed", build, problem).compressed(Bits(6)), problem, net, 20)
     slot = state.replicas[0]
-    assert torch.equal(slot.heard, slot.said.index_select(-2, net.routes.of_arcs.rows))
+    assert torch.equal(slot.received, slot.sent.index_select(-2, net.routes.of_arcs.rows))
     assert 0.3 < net.traffic.messages / (20 * 6) < 0.7
 
 
@@ -213,7 +214,7 @@ def test_what_needs_one_spectrum_says_so(build):
     problem, net = Lasso(8, 4, 10, 0.1).sample([0]), changing("exponential(8)", "one-peer")
     for refused in (
         lambda: next(iterate(build("accelerated-ed", problem, K=2), problem, net)),
-        lambda: next(iterate(AcceleratedED(gamma=0.1, K=1, over="chebyshev", steps=(1.0,) * 8), problem, net)),
+        lambda: next(iterate(AcceleratedED(gamma=0.1, K=1, exchange=named("chebyshev"), steps=(1.0,) * 8), problem, net)),
         lambda: net.contraction,
         lambda: METHODS["pg-extra"].safe(1.0, net),
         lambda: learn(problem, net),
@@ -221,7 +222,7 @@ def test_what_needs_one_spectrum_says_so(build):
     ):
         with pytest.raises(InvalidInput, match="changes with the iteration"):
             refused()
-    next(iterate(build("dapg", problem, over="round"), problem, net))
+    next(iterate(build("dapg", problem, exchange=named("gossip")), problem, net))
     next(iterate(build("accelerated-ed", problem, K=1), problem, net))
 
 
@@ -310,8 +311,8 @@ def test_an_experiment_takes_a_list_of_files(files, tmp_path):
     ("schedule", "method", "why"),
     [
         ('"one-peer"', "accelerated-ed", "needs the link 0 - 2"),
-        ('["one.txt", "two.txt"]', "dapg", "dapg over fastmix"),
-        ('["one.txt", "two.txt"]', "tree-apg", "tree-apg needs links that hold"),
+        ('["one.txt", "two.txt"]', "dapg", "dapg needs one fixed graph"),
+        ('["one.txt", "two.txt"]', "tree-apg", "tree-apg needs one fixed graph"),
         ('["one.txt"]', "accelerated-ed", "do not join"),
         ("7", "accelerated-ed", "'schedule' in \\[network\\] is 7"),
     ],

@@ -15,10 +15,10 @@ from milodo.algorithms import PGExtra, ProxATC, ProxED
 from milodo.errors import InvalidInput
 from milodo.loop import Stop, solve
 from milodo.network import StackedNetwork
-from milodo.network.averaging import enough
 from milodo.network.consensus import average, exact_steps, maximum
 from milodo.problems import Lasso
 from milodo.topology import WEIGHTS, Mixing, Topology, topology, weights
+from milodo.topology.filters import enough
 from milodo.topology.spectrum import FILL, NEAR, extremes
 
 ROUNDED = 1e-9
@@ -109,9 +109,9 @@ def test_safe_parameters_are_those_of_the_whole_spectrum(example, method, large,
 
 @pytest.mark.parametrize(("name", "left"), [("fastmix", 0.3), ("chebyshev", 0.5)])
 def test_bounds_alone_give_enough_rounds_and_hardly_more(example, name, left, large, monkeypatch):
-    K = enough(name, StackedNetwork(example, "lazy"), left).rounds
+    K = enough(name, StackedNetwork(example, "lazy").mixing, left)
     monkeypatch.undo()
-    known = enough(name, StackedNetwork(example, "lazy"), left).rounds
+    known = enough(name, StackedNetwork(example, "lazy").mixing, left)
     assert known <= K <= (3 if name == "fastmix" else 1) * known
 
 

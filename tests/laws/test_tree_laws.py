@@ -89,7 +89,7 @@ def test_everybody_hears_of_everybody_once_and_only_what_its_neighbour_has_heard
 
 def test_a_total_by_all_is_refused_where_messages_are_lost_or_left_out():
     net = StackedNetwork("ring(4)")
-    with pytest.raises(InvalidInput, match="breaks if one message is lost"):
+    with pytest.raises(InvalidInput, match="a lost message breaks a sum"):
         net.through(Outage(0.1)).total_by_all(some(net))
     with pytest.raises(InvalidInput, match="needs every coordinate"):
         degraded(net, messages="top-10%").total_by_all(some(net))
@@ -115,7 +115,7 @@ def test_a_total_is_its_own_adjoint(net):
 def test_a_sum_is_refused_where_messages_are_lost_or_coordinates_are_left_out():
     net = StackedNetwork("ring(5)")
     sparse = degraded(net, messages="top-10%")
-    for broken, said in ((net.through(Outage(0.1)), "one message is lost"), (sparse, "every coordinate")):
+    for broken, said in ((net.through(Outage(0.1)), "a lost message breaks a sum"), (sparse, "every coordinate")):
         with pytest.raises(InvalidInput, match=said):
             broken.total(some(net))
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from test_algorithm_laws import close, run, start
 
-from milodo.algorithms import AcceleratedED, Remembering
+from milodo.algorithms import AcceleratedED
 from milodo.algorithms.auto import choose, everybodys, gossips, learn, made
 from milodo.algorithms.uneven import LONGER, priced, uneven
 from milodo.bench.run_file import MethodFacts
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
 from milodo.network import Bits, StackedNetwork, degraded
-from milodo.network.averaging import averaging
+from milodo.network.exchange import Polynomial, named
 from milodo.problems import Lasso, LeastSquares, optimum
 from milodo.topology import EXAMPLES, Topology, topology
 from milodo.tree import tree_map
@@ -55,7 +55,7 @@ def test_mixing_is_that_of_the_matrix_it_says_and_keeps_the_weighted_sum(graph):
     assert np.allclose(on.mixing.eigenvalues, others, atol=1e-10)
     assert net.n == 1 or others.max() <= 2 * float(net.sum(net.w64).max()) + 1e-12  # as derived
     for K in (1, 2, 3):
-        defect = averaging("fitted", on, K).defect(x, on)
+        defect = Polynomial("minimax", K).residual(x, None, on)[0]
         assert float((defect / torch.tensor(tau, dtype=torch.float64).unsqueeze(-1)).sum(0).abs().max()) < 1e-12 * net.n
     assert torch.equal(net.weighing((1.0,) * net.n).w, net.w)
 
@@ -65,7 +65,7 @@ def test_mixing_is_that_of_the_matrix_it_says_and_keeps_the_weighted_sum(graph):
 def test_duals_sum_to_zero_at_every_step(links, K):
     outage, form = LINKS[links]
     problem, net = uneven_problem(10, 100.0), degraded(StackedNetwork("erdos_renyi(10,0.4,seed=1)"), outage=outage)
-    method = own_steps(problem, K) if form is None else Remembering(own_steps(problem, K), form)
+    method = own_steps(problem, K) if form is None else own_steps(problem, K).compressed(form)
     for state in itertools.islice(iterate(method, problem, net), 60):
         y = state.y if form is None else state.inner.y
         assert float(y.sum(-2).abs().max()) < 1e-11 * (1 + float(y.abs().max()))
@@ -76,7 +76,7 @@ def test_duals_sum_to_zero_at_every_step(links, K):
 def test_the_optimum_is_the_fixed_point_and_is_reached(graph, links):
     outage, form = LINKS[links]
     problem, net = uneven_problem(topology(graph).n, 100.0), degraded(StackedNetwork(graph), outage=outage)
-    method = own_steps(problem) if form is None else Remembering(own_steps(problem), form)
+    method = own_steps(problem) if form is None else own_steps(problem).compressed(form)
     best = optimum(problem).x.unsqueeze(-2)
     looks = itertools.islice(iterate(method, problem, net), 0, 4001, 1000)
     first, _, *later = [(state.x - best).norm(dim=-1).max().item() for state in looks]
@@ -132,7 +132,8 @@ def test_auto_considers_them_and_makes_what_it_says():
     alike = min(others, key=lambda c: c.cost("rounds"))
     assert own.cost("rounds") < alike.cost("rounds")
     method = made(own.parameters)
-    assert method.method == uneven(facts.curvatures, net).method  # type: ignore[attr-defined, union-attr]
+    best = uneven(facts.curvatures, net)
+    assert best is not None and method == best.method.compressed(method.compressor)
     kept = MethodFacts.model_validate(json.loads(json.dumps({"parameters": own.parameters}))).parameters
     assert kept is not None and made(kept) == method  # as a run's file has it
     # And it is cheaper: rounds until all nodes are within 1e-4 of the optimum.
@@ -141,7 +142,7 @@ def test_auto_considers_them_and_makes_what_it_says():
     def rounds(method):
         for k, state in enumerate(itertools.islice(iterate(method, problem, net), 5000)):
             if float((state.x - best).norm(dim=-1).max()) < 1e-4 * float(best.norm()):
-                return k * method.rounds_on(net)
+                return k * method.cost(net, 1).rounds
         raise AssertionError("it did not converge")
 
     assert rounds(method) < rounds(made(alike.parameters))
@@ -159,7 +160,7 @@ def test_no_step_is_longer_than_its_node_allows():
 
 def test_what_cannot_be_is_refused_in_a_sentence():
     with pytest.raises(InvalidInput, match="need a polynomial"):
-        AcceleratedED(gamma=0.1, K=1, over="tree", steps=(1.0, 2.0))
+        AcceleratedED(gamma=0.1, K=1, exchange=named("tree"), steps=(1.0, 2.0))
     problem = uneven_problem(6, 10.0)
     with pytest.raises(InvalidInput, match="steps of 2 nodes"):
         run(AcceleratedED(gamma=0.1, K=1, steps=(1.0, 2.0)), problem, StackedNetwork("ring(6)"), 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from milodo.algorithms import METHODS, Remembering
+from milodo.algorithms import METHODS
 from milodo.learned import LEARNED, BaseRules, LPGExtra, MiLoDo, Plus, Shared
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, Coded, DistributedNetwork, Levels, StackedNetwork, TreeObserver, consensus, degraded, replicas
@@ -48,7 +48,7 @@ MORE = ("milodo-momentum",)
 def remembering(graph: str) -> dict:
     forms = {"bits": Bits(5)} | ({"code": Coded(Levels(5))} if graph in CODED else {})
     return {
-        f"{name} in {word}": Remembering(method, form)
+        f"{name} in {word}": method.compressed(form)
         for name, method in methods(graph).items()
         for word, form in forms.items()
         if name in REMEMBERING

@@ -1,14 +1,12 @@
-"""Ways to bring the nodes together, each with its price.
+"""Polynomials of a mixing matrix: what K rounds of gossip leave of disagreement, and what they make of errors in messages.
 
 Each is a symmetric matrix A over the nodes that leaves consensus alone and shrinks disagreement: its other eigenvalues lie in
 [least, θ]. M = I - W has eigenvalue 0 on consensus and others in [l2, lmax]; all of them are known to everybody before the start.
 
-    Round        A = W                                  one round
-    FastMix      W with momentum (Liu and Morse 2011)   K rounds
-    Chebyshev    a polynomial of M, the smallest in [0, θ] on the whole of [l2, lmax]                K rounds
-    Fitted       a polynomial of M, the smallest in [0, θ] on the eigenvalues there are              K rounds; exact where K
-                 reaches the number of different ones
-    TreeSum      the mean over a spanning tree: exact, one message up and one down each of its edges, 2 · height rounds
+    FastMix      W with momentum (Liu and Morse 2011)
+    Chebyshev    a polynomial of M, the smallest in [0, θ] on the whole of [l2, lmax]
+    Minimax      a polynomial of M, the smallest in [0, θ] on the eigenvalues there are; exact where K reaches the number of
+                 different ones
 """
 
 from __future__ import annotations
@@ -17,15 +15,11 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar
 
 import numpy as np
-import torch
 
 from milodo.errors import InvalidInput, unknown
-from milodo.network.base import Network
 from milodo.topology.mixing import DENSE, Mixing
-from milodo.types import NodeTensor
 
 ALIKE = 1e-9
 """Eigenvalues closer than this, relative to the largest, are one."""
@@ -35,21 +29,11 @@ PROBES = 4000
 """Points at which a polynomial is looked at where not all eigenvalues are known."""
 
 
-class Averaging(ABC):
-    """One way, on one network's weights."""
+class Filter(ABC):
+    """A polynomial of degree K, on one network's weights."""
 
     mixing: Mixing
-    survives_loss: ClassVar[bool] = True
-    """Whether it still keeps the mean where messages are lost."""
-
-    @property
-    @abstractmethod
-    def rounds(self) -> int: ...
-
-    @property
-    def messages(self) -> int:
-        """Vectors that all nodes together send."""
-        return self.rounds * len(self.mixing.topology.arcs)
+    K: int
 
     @cached_property
     def contraction(self) -> float:
@@ -58,9 +42,9 @@ class Averaging(ABC):
         return round(self._contraction, DIGITS)
 
     @cached_property
-    def amplifies(self) -> float:
+    def noise_gain(self) -> float:
         """How large errors of size one in every message can arrive in the result; rounded likewise."""
-        return round(self._amplifies, DIGITS)
+        return round(self._noise_gain, DIGITS)
 
     @property
     @abstractmethod
@@ -68,15 +52,7 @@ class Averaging(ABC):
 
     @property
     @abstractmethod
-    def _amplifies(self) -> float: ...
-
-    @abstractmethod
-    def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
-        """x - A x. Sums to zero over the nodes."""
-
-    def __call__(self, x: NodeTensor, net: Network) -> NodeTensor:
-        """A x."""
-        return x - self.defect(x, net)
+    def _noise_gain(self) -> float: ...
 
     @cached_property
     def _spectrum(self) -> np.ndarray:
@@ -85,29 +61,7 @@ class Averaging(ABC):
 
 
 @dataclass(frozen=True)
-class Round(Averaging):
-    """A = W."""
-
-    mixing: Mixing
-
-    @property
-    def rounds(self) -> int:
-        return 1
-
-    @property
-    def _contraction(self) -> float:
-        return self.mixing.contraction
-
-    @property
-    def _amplifies(self) -> float:
-        return self.mixing.high
-
-    def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
-        return net.lap(x)
-
-
-@dataclass(frozen=True)
-class FastMix(Averaging):
+class FastMix(Filter):
     """X⁻¹ = X⁰,  X^{k+1} = (1 + η_w) W X^k - η_w X^{k-1},  η_w = (1 - √(1 - λ²)) / (1 + √(1 - λ²)),  λ the contraction of W.
 
     Keeps the mean over nodes; K rounds. With K = 1 it is not W X: an eigenvalue ω of W becomes (1 + η_w) ω - η_w, which is
@@ -117,10 +71,6 @@ class FastMix(Averaging):
 
     mixing: Mixing
     K: int
-
-    @property
-    def rounds(self) -> int:
-        return self.K
 
     @cached_property
     def momentum(self) -> float:
@@ -134,7 +84,7 @@ class FastMix(Averaging):
         return float(np.abs(self._response).max(initial=0.0)) / between
 
     @property
-    def _amplifies(self) -> float:
+    def _noise_gain(self) -> float:
         # An error in round k is mixed by the rounds after it.
         gains = [np.abs((1 + self.momentum) * self._spectrum * U).max(initial=0.0) for U in self._impulses]
         return float(sum(gains))
@@ -158,17 +108,8 @@ class FastMix(Averaging):
             now, last = (1 + eta) * w * now - eta * last, now
         return seen
 
-    def __call__(self, x: NodeTensor, net: Network) -> NodeTensor:
-        last = x
-        for _ in range(self.K):
-            x, last = torch.lerp(last, net.mix(x), 1 + self.momentum), x  # lerp(a, b, t) = a + t (b - a)
-        return x
 
-    def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
-        return x - self(x, net)
-
-
-class Polynomial(Averaging):
+class Series(Filter):
     """A = Σ_k c_k T_k(U) with Chebyshev's T_k and U = I - 2M/lmax. c is scaled so that A is 1 on consensus.
 
     x - T_k(U) x = d_k by d_0 = 0, d_1 = 2Mx/lmax, d_{k+1} = 2 d_1 + 2 U d_k - d_{k-1}: the differences are carried alone, so that
@@ -183,10 +124,6 @@ class Polynomial(Averaging):
         """c_0 .. c_K."""
 
     @property
-    def rounds(self) -> int:
-        return self.K
-
-    @property
     def _contraction(self) -> float:
         values = self.values(self._spectrum)
         largest = float(np.abs(values).max(initial=0.0))
@@ -199,7 +136,7 @@ class Polynomial(Averaging):
         return np.polynomial.chebyshev.chebval(1 - 2 * eigenvalues / self.mixing.high, self.coefficients)
 
     @property
-    def _amplifies(self) -> float:
+    def _noise_gain(self) -> float:
         # An error in what is sent in round k is M times it, and goes through what comes after like a polynomial of degree K - k.
         high = self.mixing.high
         if high == 0:
@@ -214,18 +151,9 @@ class Polynomial(Averaging):
             total += float(np.abs((2 if k == 0 else 4) * self._spectrum / high * arrived).max(initial=0.0))
         return total
 
-    def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
-        scale = 2 / self.mixing.high if self.mixing.high else 1.0
-        first = scale * net.lap(x)
-        before, d, found = torch.zeros_like(x), first, self.coefficients[1] * first
-        for c in self.coefficients[2:]:
-            before, d = d, 2 * (first + d - scale * net.lap(d)) - before
-            found = found + c * d
-        return found
-
 
 @dataclass(frozen=True)
-class Chebyshev(Polynomial):
+class Chebyshev(Series):
     """A = m (I + T_K(X)), X = ((lmax + l2) I - 2M)/(lmax - l2), q = 1/T_K((lmax + l2)/(lmax - l2)), m = q/(1 + q).
 
     θ = 2q/(1 + q). Where all eigenvalues are one, A = I - M/lmax is exact.
@@ -260,7 +188,7 @@ class Chebyshev(Polynomial):
 
 
 @dataclass(frozen=True)
-class Fitted(Polynomial):
+class Minimax(Series):
     """The A of degree K with A(0) = 1 and A >= 0 that is smallest on the eigenvalues there are: a linear programme."""
 
     mixing: Mixing
@@ -268,7 +196,7 @@ class Fitted(Polynomial):
 
     @cached_property
     def coefficients(self) -> tuple[float, ...]:
-        return _fitted(self.mixing, self.K)
+        return _minimax(self.mixing, self.K)
 
     @property
     def _contraction(self) -> float:
@@ -277,7 +205,7 @@ class Fitted(Polynomial):
 
 
 @lru_cache(maxsize=256)
-def _fitted(mixing: Mixing, K: int) -> tuple[float, ...]:
+def _minimax(mixing: Mixing, K: int) -> tuple[float, ...]:
     chebyshev = Chebyshev(mixing, K)
     if mixing.topology.n > DENSE or mixing.high == 0 or K == 1:  # of degree one I - M/lmax is the best there is
         return chebyshev.coefficients
@@ -317,70 +245,29 @@ def _product(values: np.ndarray, high: float, K: int) -> tuple[float, ...]:
     return (*c.tolist(), *[0.0] * (K - len(values)))
 
 
-@dataclass(frozen=True)
-class TreeSum(Averaging):
-    """(1/n) Σ x_j at every node, by `Network.total`."""
-
-    mixing: Mixing
-    survives_loss: ClassVar[bool] = False
-
-    @property
-    def rounds(self) -> int:
-        return 2 * self.mixing.topology.tree.height
-
-    @property
-    def messages(self) -> int:
-        return 2 * (self.mixing.topology.n - 1)
-
-    @property
-    def _contraction(self) -> float:
-        return 0.0
-
-    @property
-    def _amplifies(self) -> float:
-        """Errors on the way up are added up and divided by n, that of the total comes on top; no node's own is in its mean."""
-        return 2.0
-
-    def __call__(self, x: NodeTensor, net: Network) -> NodeTensor:
-        return net.total(x) / net.topology.n
-
-    def defect(self, x: NodeTensor, net: Network) -> NodeTensor:
-        return x - self(x, net)
-
-
-AVERAGES: dict[str, type[Averaging]] = {
-    "round": Round, "fastmix": FastMix, "chebyshev": Chebyshev, "fitted": Fitted, "tree": TreeSum,
-}  # fmt: skip
+FILTERS: dict[str, type[Filter]] = {"fastmix": FastMix, "chebyshev": Chebyshev, "minimax": Minimax}
 """By the name that experiments give them."""
 
 
 @lru_cache(maxsize=256)
-def _made(name: str, mixing: Mixing, K: int) -> Averaging:
-    kind = AVERAGES[name]
-    return kind(mixing, K) if "K" in kind.__dataclass_fields__ else kind(mixing)  # type: ignore[call-arg, attr-defined]
-
-
-def averaging(name: str, net: Network, K: int = 1) -> Averaging:
-    """One of AVERAGES on this network; K is its number of rounds, where it has a choice."""
-    if name not in AVERAGES:
-        raise unknown("way to average", name, AVERAGES)
+def polynomial(kind: str, mixing: Mixing, K: int) -> Filter:
+    """One of FILTERS on these weights, of degree K."""
+    if kind not in FILTERS:
+        raise unknown("polynomial", kind, FILTERS)
     if K < 1:
-        raise InvalidInput(f"K is {K}, but a way to average has at least one round.")
-    if net.schedule is not None and (kind := AVERAGES[name]) is not Round and (K > 1 or not issubclass(kind, Polynomial)):
-        raise InvalidInput(
-            f"{name} with K = {K} is made for the spectrum of one graph, or for its tree, and the graph changes with the "
-            f"iteration ({net.schedule}). Use over = 'round', or accelerated-ed with K = 1."
-        )
-    return _made(name, net.mixing, K)
+        raise InvalidInput(f"K is {K}, but a polynomial of the mixing matrix has at least degree one.")
+    return FILTERS[kind](mixing, K)  # type: ignore[call-arg]  # all of them are dataclasses of these two
 
 
 MOST = 1000
 """Rounds that `enough` tries."""
 
 
-def enough(name: str, net: Network, contraction: float) -> Averaging:
-    """The one with the fewest rounds whose θ is at most this."""
+def enough(kind: str, mixing: Mixing, contraction: float) -> int:
+    """The fewest rounds of a polynomial whose θ is at most this."""
     for K in range(1, MOST):
-        if (found := averaging(name, net, K)).contraction <= contraction:
-            return found
-    raise InvalidInput(f"{name} would need more than {MOST} rounds on {net.topology}. Use sums over a tree, or better weights.")
+        if polynomial(kind, mixing, K).contraction <= contraction:
+            return K
+    raise InvalidInput(
+        f"{kind} would need more than {MOST} rounds on {mixing.topology}. Use sums over a tree, or better weights."
+    )
