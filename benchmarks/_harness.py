@@ -220,6 +220,6 @@ class Instances:
 def disturbed(optimizer: MiLoDo, net: Network, gamma: float) -> MiLoDo:
     """Specially initialised, and then its final layers disturbed: networks that do look at their inputs."""
     special_initialisation(optimizer, net, gamma)
-    for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
-        bank.w_2.add_(0.05 * torch.randn_like(bank.w_2))
+    for network in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
+        network.w_2.add_(0.05 * torch.randn_like(network.w_2))
     return optimizer

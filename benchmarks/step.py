@@ -51,7 +51,7 @@ from milodo.cli.process import keep_freed_memory
 from milodo.config import Experiment
 from milodo.learned import MiLoDo
 from milodo.learned.checkpoint import load_optimizer
-from milodo.learned.momentum import COLUMNS
+from milodo.learned.weights import COLUMNS
 from milodo.loop import Stop, iterate, solve
 from milodo.network import Bits, Coded, Levels, StackedNetwork
 from milodo.problems import Lasso, Problem
@@ -97,12 +97,12 @@ def learned(d: int, N: int, dtype: torch.dtype, repeats: int, inner: int) -> Non
     assert isinstance(optimizer, MiLoDo)
     prox_ed, x = ProxED(gamma=0.02), torch.randn_like(problem.zeros())
     before, state = prox_ed.init(x, problem, net), optimizer.init(x, problem, net)
-    every = optimizer.every
+    every = optimizer.settings().every
     for _ in range(WARM_UP):  # neighbours agree upon weights on edges
         state = optimizer.step(state, problem, net)
     running = state._replace(memory=state.memory._replace(k=WARM_UP * every))
     keeping = state._replace(memory=state.memory._replace(k=WARM_UP * every + 1))
-    bank, v, hidden = optimizer.phi_m, torch.randn(1, 10, COLUMNS, d), state.memory.hidden
+    network, v, hidden = optimizer.phi_m, torch.randn(1, 10, COLUMNS, d), state.memory.hidden
     weights, seen = torch.randn(10, 80, COLUMNS + 21), torch.randn(1, 10, COLUMNS + 21, d)
     gates = weights @ seen
     seconds = medians(
@@ -111,7 +111,7 @@ def learned(d: int, N: int, dtype: torch.dtype, repeats: int, inner: int) -> Non
             "Prox-ED": lambda: prox_ed.step(before, problem, net),
             "running": lambda: optimizer.step(running, problem, net),
             "keeping": lambda: optimizer.step(keeping, problem, net),
-            "phi_M": lambda: bank(v, hidden.h_m, hidden.c_m),
+            "phi_M": lambda: network(v, hidden.h_m, hidden.c_m),
             "its gates": lambda: weights @ seen,
             "its sigmoids": lambda: gates.sigmoid(),
         },

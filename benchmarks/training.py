@@ -41,8 +41,9 @@ from torch.nn.functional import cross_entropy
 
 from milodo.algorithms import Algorithm, ProxED
 from milodo.config import load_experiment
-from milodo.learned import Bank, MiLoDo, fused
+from milodo.learned import MiLoDo, fused
 from milodo.learned.milodo import special_initialisation
+from milodo.learned.per_node import PerNodeLSTM
 from milodo.loop import iterate
 from milodo.metrics import mean_point
 from milodo.network import StackedNetwork, StackedObserver
@@ -58,20 +59,20 @@ OBSERVER = StackedObserver()
 class PlainNetwork(nn.Module):
     """One node's LSTM and two layers as torch ships them; instances and coordinates are its batch."""
 
-    def __init__(self, bank: Bank, node: int) -> None:
+    def __init__(self, network: PerNodeLSTM, node: int) -> None:
         super().__init__()
-        inputs, hidden, outputs = bank.w_x.shape[-1], bank.hidden, bank.w_2.shape[-2]
+        inputs, hidden, outputs = network.w_x.shape[-1], network.hidden, network.w_2.shape[-2]
         self.lstm, self.first, self.second = nn.LSTM(inputs, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, outputs)
         with torch.no_grad():
             for ours, plain in (
-                (bank.w_x, self.lstm.weight_ih_l0),
-                (bank.w_h, self.lstm.weight_hh_l0),
-                (bank.b_x, self.lstm.bias_ih_l0),
-                (bank.b_h, self.lstm.bias_hh_l0),
-                (bank.w_1, self.first.weight),
-                (bank.b_1, self.first.bias),
-                (bank.w_2, self.second.weight),
-                (bank.b_2, self.second.bias),
+                (network.w_x, self.lstm.weight_ih_l0),
+                (network.w_h, self.lstm.weight_hh_l0),
+                (network.b_x, self.lstm.bias_ih_l0),
+                (network.b_h, self.lstm.bias_hh_l0),
+                (network.w_1, self.first.weight),
+                (network.b_1, self.first.bias),
+                (network.w_2, self.second.weight),
+                (network.b_2, self.second.bias),
             ):
                 torch.as_tensor(plain).copy_(ours[node])
 
@@ -86,7 +87,7 @@ class Rival:
     def __init__(self, optimizer: MiLoDo, problem: LinearModel, net: StackedNetwork) -> None:
         self.optimizer, self.problem = optimizer, problem
         self.networks = [
-            [PlainNetwork(bank, i) for i in range(NODES)] for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u)
+            [PlainNetwork(network, i) for i in range(NODES)] for network in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u)
         ]
         self.around = [net.topology.neighbours(i) for i in range(NODES)]
         self.reg = L1(LAM)
@@ -105,7 +106,7 @@ class Rival:
         return float(total.detach())
 
     def loss(self, A: Tensor, b: Tensor) -> Tensor:
-        act = self.optimizer.activations
+        act = self.optimizer.settings().activations
         x, y = [torch.zeros(INSTANCES, D) for _ in range(NODES)], [torch.zeros(INSTANCES, D) for _ in range(NODES)]
         memory = [list(row) for row in self.hidden]
         total = torch.zeros(())
@@ -160,8 +161,8 @@ class Floor:
 
     def __init__(self, optimizer: MiLoDo) -> None:
         self.products, self.sigmoids, self.square = [], [], torch.randn(1024, 1024)
-        for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
-            inputs, hidden, outputs = bank.w_x.shape[-1], bank.hidden, bank.w_2.shape[-2]
+        for network in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
+            inputs, hidden, outputs = network.w_x.shape[-1], network.hidden, network.w_2.shape[-2]
             for rows, inner in ((4 * hidden, inputs + hidden + 1), (hidden, hidden + 1), (outputs, hidden + 1)):
                 w, x, y = torch.randn(NODES, rows, inner), torch.randn(NODES, inner, D), torch.randn(NODES, rows, D)
                 self.products += [(w, x, y.clone()), (w.mT, y, x.clone()), (y, x.mT, w.clone())]

@@ -12,8 +12,8 @@ from milodo.network import StackedNetwork
 def disturbed(optimizer: MiLoDo, gamma: float, size: float = 0.05, **constants: float) -> MiLoDo:
     """Specially initialised, and then its final layers disturbed."""
     special_initialisation(optimizer, StackedNetwork(optimizer.topology), gamma, **constants)
-    for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
-        bank.w_2.add_(size * torch.randn_like(bank.w_2))
+    for network in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
+        network.w_2.add_(size * torch.randn_like(network.w_2))
     return optimizer
 
 

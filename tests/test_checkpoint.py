@@ -77,7 +77,7 @@ def test_what_is_read_computes_what_was_written(kind, tmp_path):
 
 def test_plain_activations_come_back_plain(tmp_path):
     save_optimizer(MiLoDo("ring(3)", activations=PLAIN), tmp_path / "a.safetensors", good_for="tests", training={})
-    assert load_optimizer(tmp_path / "a")[0].activations == PLAIN
+    assert load_optimizer(tmp_path / "a")[0].settings().activations == PLAIN
 
 
 def test_a_wrong_topology_is_refused_by_name(saved):

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from milodo.learned import Bank, fused
+from milodo.learned import fused
 from milodo.learned.fused import build
+from milodo.learned.per_node import PerNodeLSTM
 
 here = pytest.mark.skipif(fused.available() is not None, reason=f"no fused kernel: {fused.available()}")
 SHAPES = [
@@ -26,31 +27,31 @@ SHAPES = [
 
 
 def case(inputs, outputs, hidden, d, leading, same, n=3, dtype=torch.float32):
-    """A bank and its inputs, all of them leaves."""
+    """A network and its inputs, all of them leaves."""
     torch.manual_seed(0)
-    bank = Bank(n, inputs, outputs, hidden).to(dtype)
+    network = PerNodeLSTM(n, inputs, outputs, hidden).to(dtype)
     first = () if same else leading
     v, h, c = (
         torch.randn(*axes, n, rows, d, dtype=dtype, requires_grad=True)
         for axes, rows in ((leading, inputs), (first, hidden), (first, hidden))
     )
-    return bank, (v, h, c)
+    return network, (v, h, c)
 
 
-def results(bank, inputs, forward=None):
+def results(network, inputs, forward=None):
     """Outputs, and the gradient of a random functional of them with respect to everything."""
     v, h, c = inputs
     state = [part.expand(*v.shape[:-2], *part.shape[-2:]) for part in (h, c)]
-    outputs = (forward or bank)(v, *state)
+    outputs = (forward or network)(v, *state)
     generator = torch.Generator().manual_seed(1)
     along = [torch.randn(out.shape, generator=generator).to(out.dtype) for out in outputs]
-    return [*outputs, *torch.autograd.grad(outputs, [*inputs, *bank.parameters()], along)]
+    return [*outputs, *torch.autograd.grad(outputs, [*inputs, *network.parameters()], along)]
 
 
-def exact(bank, inputs):
+def exact(network, inputs):
     """The same, by torch and in fp64."""
-    twin = Bank(bank.w_x.shape[0], bank.w_x.shape[-1], bank.w_2.shape[-2], bank.hidden).double()
-    twin.load_state_dict(bank.state_dict())
+    twin = PerNodeLSTM(network.w_x.shape[0], network.w_x.shape[-1], network.w_2.shape[-2], network.hidden).double()
+    twin.load_state_dict(network.state_dict())
     return results(twin, [part.detach().double().requires_grad_() for part in inputs])
 
 
@@ -68,23 +69,23 @@ def agree(got, plain, truth):
 @here
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_outputs_and_all_gradients_are_those_of_torch(shape, monkeypatch):
-    bank, inputs = case(*shape)
-    got = results(bank, inputs)
+    network, inputs = case(*shape)
+    got = results(network, inputs)
     monkeypatch.setenv(fused.SWITCH, "0")
     forbid(monkeypatch)
-    agree(got, results(bank, inputs), exact(bank, inputs))
+    agree(got, results(network, inputs), exact(network, inputs))
 
 
 @here
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_two_runs_and_any_number_of_threads_give_the_same_bits(threads):
-    bank, inputs = case(2, 2, 20, 300, (9,), False, n=10)
+    network, inputs = case(2, 2, 20, 300, (9,), False, n=10)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        first = results(bank, inputs)
+        first = results(network, inputs)
         torch.set_num_threads(threads)
-        second = results(bank, inputs)
+        second = results(network, inputs)
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))
@@ -92,34 +93,34 @@ def test_two_runs_and_any_number_of_threads_give_the_same_bits(threads):
 
 @here
 def test_an_instance_does_not_see_its_neighbours_in_a_panel():
-    bank, (v, h, c) = case(2, 2, 7, 13, (5,), False)
+    network, (v, h, c) = case(2, 2, 7, 13, (5,), False)
     with torch.no_grad():
-        together = bank(v, h, c)
-        alone = [bank(v[k], h[k], c[k]) for k in range(5)]
+        together = network(v, h, c)
+        alone = [network(v[k], h[k], c[k]) for k in range(5)]
     assert all(torch.equal(part[k], one) for k in range(5) for part, one in zip(together, alone[k], strict=True))
 
 
 @here
 def test_saturated_gates_and_what_is_not_finite_come_out_as_torch_has_them():
-    bank, (v, h, c) = case(2, 1, 7, 8, (), False)
+    network, (v, h, c) = case(2, 1, 7, 8, (), False)
     with torch.no_grad():
         v[0, :, 0], v[0, :, 1], v[0, :, 2], v[0, 0, 3] = 1e4, -1e4, 1e30, torch.nan
         c[0, :, 4] = torch.inf
-        for ours, theirs in zip(bank(v, h, c), bank.by_torch(v, h, c), strict=True):
+        for ours, theirs in zip(network(v, h, c), network.by_torch(v, h, c), strict=True):
             assert torch.equal(ours.isnan(), theirs.isnan()) and bool(theirs.isnan().any())
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 @here
 def test_gradients_only_where_they_are_asked_for():
-    bank, (v, h, c) = case(2, 2, 20, 13, (3,), False)
-    everything = results(bank, (v, h, c))
-    o, h_next, c_next = bank(v, h, c)
+    network, (v, h, c) = case(2, 2, 20, 13, (3,), False)
+    everything = results(network, (v, h, c))
+    o, h_next, c_next = network(v, h, c)
     generator = torch.Generator().manual_seed(1)
     along = [torch.randn(out.shape, generator=generator) for out in (o, h_next, c_next)]
-    for wanted, truth in zip((v, h, c, *bank.parameters()), everything[3:], strict=True):
+    for wanted, truth in zip((v, h, c, *network.parameters()), everything[3:], strict=True):
         assert torch.equal(torch.autograd.grad((o, h_next, c_next), wanted, along, retain_graph=True)[0], truth)
-    frozen = bank.requires_grad_(False)(v.detach(), h, c.detach())
+    frozen = network.requires_grad_(False)(v.detach(), h, c.detach())
     assert torch.equal(torch.autograd.grad(frozen, h, along)[0], everything[4])
     for k, only in enumerate((o, h_next, c_next)):  # the others' gradients are zero
         others = [one if q == k else torch.zeros_like(one) for q, one in enumerate(along)]
@@ -131,28 +132,28 @@ def test_gradients_only_where_they_are_asked_for():
 
 @here
 def test_recomputing_instead_of_keeping_gives_the_same_bits():
-    bank, inputs = case(2, 2, 20, 13, (3,), False)
-    again = results(bank, inputs, lambda *given: checkpoint(bank, *given, use_reentrant=False))
-    assert all(torch.equal(one, two) for one, two in zip(results(bank, inputs), again, strict=True))
+    network, inputs = case(2, 2, 20, 13, (3,), False)
+    again = results(network, inputs, lambda *given: checkpoint(network, *given, use_reentrant=False))
+    assert all(torch.equal(one, two) for one, two in zip(results(network, inputs), again, strict=True))
 
 
 @here
 def test_strides_do_not_matter():
-    bank, (v, h, c) = case(2, 2, 7, 13, (3,), False)
+    network, (v, h, c) = case(2, 2, 7, 13, (3,), False)
     turned = [part.detach().mT.contiguous().mT for part in (v, h, c)]
     assert not turned[1].is_contiguous()
-    assert all(torch.equal(one, two) for one, two in zip(bank(v, h, c), bank(*turned), strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(network(v, h, c), network(*turned), strict=True))
 
 
 def test_other_precisions_and_transformed_functions_are_left_to_torch(monkeypatch):
     forbid(monkeypatch)
-    bank, inputs = case(2, 2, 7, 5, (2,), False, dtype=torch.float64)
-    results(bank, inputs)
-    bank, (v, h, c) = case(2, 2, 7, 5, (2,), False)
+    network, inputs = case(2, 2, 7, 5, (2,), False, dtype=torch.float64)
+    results(network, inputs)
+    network, (v, h, c) = case(2, 2, 7, 5, (2,), False)
     with torch.no_grad(), pytest.raises(RuntimeError):  # vmap knows neither the kernel nor torch's cell, and says so
-        torch.func.vmap(bank)(v, h, c)
+        torch.func.vmap(network)(v, h, c)
     with pytest.raises(RuntimeError):  # torch's own complaint about shapes, before any memory is touched
-        bank(v, h[:1], c[:1])
+        network(v, h[:1], c[:1])
 
 
 @pytest.fixture
@@ -169,8 +170,8 @@ def test_without_a_compiler_torch_computes_and_the_reason_is_said(monkeypatch, t
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     forbid(monkeypatch)
-    bank, inputs = case(2, 2, 7, 5, (2,), False)
-    for ours, true in zip(results(bank, inputs), exact(bank, inputs), strict=True):
+    network, inputs = case(2, 2, 7, 5, (2,), False)
+    for ours, true in zip(results(network, inputs), exact(network, inputs), strict=True):
         torch.testing.assert_close(ours.double(), true, rtol=1e-4, atol=1e-5)
     assert "no C compiler" in str(fused.available())
     assert "no C compiler" in fused.provenance()["networks"]
@@ -179,7 +180,7 @@ def test_without_a_compiler_torch_computes_and_the_reason_is_said(monkeypatch, t
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(
     ("script", "said"),
-    [("echo 'bank.c:1: error: strange' >&2; exit 1", "error: strange"), ("exit 0", "cannot be written or loaded")],
+    [("echo 'per_node_lstm.c:1: error: strange' >&2; exit 1", "error: strange"), ("exit 0", "cannot be written or loaded")],
 )
 def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(script, said, monkeypatch, tmp_path):
     cc = tmp_path / "cc"
@@ -216,6 +217,6 @@ def test_the_kernel_is_compiled_once(monkeypatch, tmp_path):
 def test_a_machine_whose_vectors_are_shorter_computes_the_same(monkeypatch, tmp_path):
     monkeypatch.setenv("MILODO_CACHE", str(tmp_path))
     monkeypatch.setattr(build, "FOR_THIS_MACHINE", "-O1")
-    bank, inputs = case(2, 2, 7, 25, (3,), False)
+    network, inputs = case(2, 2, 7, 25, (3,), False)
     assert fused.available() is None
-    agree(results(bank, inputs), results(bank, inputs, bank.by_torch), exact(bank, inputs))
+    agree(results(network, inputs), results(network, inputs, network.by_torch), exact(network, inputs))

@@ -261,3 +261,10 @@ def test_an_encoding_that_is_missing_would_be_found(call, fine):
     node = ast.parse(call).body[0]
     assert isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     assert names_its_encoding(node.value) is fine
+
+
+def test_the_page_about_the_architecture_lists_every_room_in_order():
+    page = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.M)
+    assert set(listed) == set(LEVEL) - {"version", "__main__", "__init__"}
+    assert [LEVEL[name] for name in listed] == sorted(LEVEL[name] for name in listed)

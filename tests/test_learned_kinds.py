@@ -175,9 +175,9 @@ def test_base_rules_whose_networks_say_constants_move_by_these():
     problem, net = Lasso(4, 3, 5, 0.0).sample([0]), StackedNetwork("ring(4)")
     rules = BaseRules("ring(4)", d=3, hidden=5).double()
     with torch.no_grad():
-        for bank, says in ((rules.m, 0.5), (rules.s, 0.25), (rules.u, 0.125)):
-            bank.w_2.zero_()
-            bank.b_2.fill_(says)
+        for network, says in ((rules.m, 0.5), (rules.s, 0.25), (rules.u, 0.125)):
+            network.w_2.zero_()
+            network.b_2.fill_(says)
     state = rules.init(problem.zeros(), problem, net)
     for k in range(1, 4):
         state = rules.step(state, problem, net)

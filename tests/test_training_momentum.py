@@ -45,15 +45,15 @@ def experiment(**training):
 def test_a_training_with_momentum_keeps_the_weights_that_need_fewest_iterations(tmp_path):
     trainer = Trainer(experiment(), tmp_path)
     optimizer, card = load_optimizer(trainer.run())
-    assert isinstance(optimizer, MiLoDo) and optimizer.momentum == 0.9 and card.settings["momentum"] == 0.9
+    assert isinstance(optimizer, MiLoDo) and optimizer.settings().momentum == 0.9 and card.settings["momentum"] == 0.9
     problem = trainer.validation.problem(type(trainer.training.epoch((0, 0), 8)[0])(0, tuple(trainer.validation.seeds[0])))
     assert problem.dtype is torch.float64
     net = StackedNetwork("ring(4)")
     with torch.no_grad():
         score = log_iterations(optimizer, problem, net, optimum(problem).value, [1e-1, 1e-3], 120, OBSERVER)
     assert card.training["validation_log10_iterations"] == pytest.approx(float(score.mean()), abs=1e-9)
-    for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):  # tied: one network, four times
-        torch.testing.assert_close(bank.w_x, bank.w_x[:1].expand_as(bank.w_x), rtol=0, atol=0)
+    for network in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):  # tied: one network, four times
+        torch.testing.assert_close(network.w_x, network.w_x[:1].expand_as(network.w_x), rtol=0, atol=0)
     first = trainer.table.optimizer.make(trainer.net, 12, trainer.experiment.seed)
     assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), trainer.optimizer.parameters(), strict=True))
 
@@ -85,6 +85,6 @@ def test_random_first_weights_are_not_chosen_by_iterations():
 def test_where_the_start_is_the_optimum_the_first_iteration_counts():
     problem, net = Lasso(4, 12, 6, 50.0).sample([0, 1]), StackedNetwork("ring(4)")
     best = optimum(problem).value
-    assert torch.equal(problem.objective(problem.start().mean(-2), OBSERVER), best)
+    torch.testing.assert_close(problem.objective(problem.start().mean(-2), OBSERVER), best, rtol=1e-14, atol=0)
     with torch.no_grad():
         assert bool((log_iterations(LEPDO(gamma=0.01), problem, net, best, [1e-2, 1e-6], 20, OBSERVER) == 0).all())

@@ -4,7 +4,7 @@
     python tools/constants.py --paper EXPERIMENT     without momentum (alpha = 1)
 
 p_i = γ/L_i, β = 1 - α, D_i = γ c_u/(c_s L_i), p_ij,1 = min(1/D_i, 1/D_j) c_u w_ij/2 and p_ij,2 = D_i p_ij,1, annealed as MiLoDo
-anneals (milodo/learned/momentum.py), within its region. An evolution on a logarithmic scale over tuning instances of the
+anneals (milodo/learned/weights.py), within its region. An evolution on a logarithmic scale over tuning instances of the
 experiment's training problems makes the mean of log10(iterations to each of its `validation_gaps`) small. Minutes of one core.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from milodo.algorithms.parameters import Space
-from milodo.algorithms.rule import Here, Ratio, Rule, Source
+from milodo.algorithms.rule import Here, Ratio, Rule, WeightProvider
 from milodo.bench.recorder import sample_times
 from milodo.config import load_experiment
 from milodo.learned.milodo import ANNEAL_AFTER, MiLoDoRecipe
@@ -28,6 +28,7 @@ from milodo.learned.schedule import MOST_ANNEALED
 from milodo.loop import advance, iterate
 from milodo.metrics import mean_point
 from milodo.network import Network, StackedObserver
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem, instance_seeds, optimum
 from milodo.training.problem_set import training_families
 from milodo.types import EdgeTensor, NodeTensor, Step
@@ -47,7 +48,7 @@ GAPS = (1e-1, 1e-2, 1e-3, 1e-5)
 
 
 @dataclass(frozen=True)
-class Constant(Source):
+class Constant(WeightProvider):
     """Constants in units of 1/L_i, each a tensor over candidates [C, 1, ..., 1]."""
 
     gamma: Tensor
@@ -55,19 +56,19 @@ class Constant(Source):
     c_s: Tensor
     c_u: Tensor
 
-    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> tuple[int, Tensor]:
+    def start(self, x0: NodeTensor, problem: Problem, net: Network, exchange: Gossip) -> tuple[int, Tensor]:
         return 1, problem.lipschitz().unsqueeze(-1)
 
     def _annealed(self, memory: Any) -> float:
         return min(max(memory[0] / ANNEAL_AFTER, 1.0), MOST_ANNEALED)
 
-    def momentum(self, memory: Any) -> Step:
+    def beta(self, memory: Any) -> Step:
         return 1 - self.alpha / self._annealed(memory)
 
     def primal(self, memory: Any, here: Here, problem: Problem) -> tuple[Step, Any]:
         return self.gamma / memory[1], memory
 
-    def edges(self, memory: Any, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, Ratio, Any]:
+    def edges(self, memory: Any, dz: EdgeTensor, net: Network, exchange: Gossip) -> tuple[EdgeTensor, Ratio, Any]:
         k, L = memory
         D = self.gamma * self.c_u / self.c_s / L * self._annealed(memory)
         p1 = net.both((1 / net.spread(D)).expand(*dz.shape[:-1], 1).contiguous(), smaller=True) * self.c_u * net.w / 2
@@ -82,7 +83,7 @@ class Candidates(Rule):
     space: ClassVar[Space] = {}
 
     @property
-    def source(self) -> Source:
+    def weights(self) -> WeightProvider:
         return self.constants
 
 

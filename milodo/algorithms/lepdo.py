@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from milodo.algorithms.parameters import Factor, Fraction, Given, Share, Space, StepSize
-from milodo.algorithms.rule import Here, Ratio, Rule, Source
+from milodo.algorithms.rule import Here, Ratio, Rule, WeightProvider
 from milodo.network import Network
 from milodo.network.exchange import Gossip
 from milodo.problems import Problem
@@ -40,7 +40,7 @@ NEARER, FEWEST, MOST = 4.0, 5, 40
 
 
 @dataclass(frozen=True)
-class Constant(Source):
+class Constant(WeightProvider):
     """p_i = γ, p_ij,1 = c_s w_ij/(2γ), p_ij,2 = c_u w_ij/2, and β = 1 - α."""
 
     gamma: Step
@@ -48,16 +48,16 @@ class Constant(Source):
     c_s: Step
     c_u: Step
 
-    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> None:
+    def start(self, x0: NodeTensor, problem: Problem, net: Network, exchange: Gossip) -> None:
         return None
 
-    def momentum(self, memory: None) -> Step:
+    def beta(self, memory: None) -> Step:
         return 1 - self.alpha
 
     def primal(self, memory: None, here: Here, problem: Problem) -> tuple[Step, None]:
         return self.gamma, None
 
-    def edges(self, memory: None, dz: EdgeTensor, net: Network) -> tuple[Any, Any, None]:
+    def edges(self, memory: None, dz: EdgeTensor, net: Network, exchange: Gossip) -> tuple[Any, Any, None]:
         return self.c_s * net.w / (2 * self.gamma), self.c_u * net.w / 2, None
 
 
@@ -65,18 +65,18 @@ class Constant(Source):
 class ByDegree(Constant):
     """The same with 1/d_i in place of w_ij and γ/d_i in place of γ: p_i = γ/d_i, p_ij,1 = c_s/(2γ), p_ij,2 = c_u/(2d_i)."""
 
-    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def start(self, x0: NodeTensor, problem: Problem, net: Network, exchange: Gossip) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """d_i [n, 1]; 1 for a node alone."""
         degrees = net.topology.degrees
         return x0.new_tensor([max(1, degrees[i]) for i in net.nodes]).unsqueeze(-1)
 
-    def momentum(self, memory: Any) -> Step:
+    def beta(self, memory: Any) -> Step:
         return 1 - self.alpha
 
     def primal(self, memory: Any, here: Here, problem: Problem) -> tuple[Step, Any]:
         return self.gamma / memory, memory
 
-    def edges(self, memory: Any, dz: EdgeTensor, net: Network) -> tuple[Any, Any, Any]:
+    def edges(self, memory: Any, dz: EdgeTensor, net: Network, exchange: Gossip) -> tuple[Any, Any, Any]:
         return self.c_s / (2 * self.gamma), Ratio(self.gamma * self.c_u / (self.c_s * memory)), memory
 
 
@@ -158,7 +158,7 @@ class LEPDO(Rule):
         return failing or not net.holds or walk(net.topology)[1] >= ALIKE
 
     @property
-    def source(self) -> Source:
+    def weights(self) -> WeightProvider:
         of = ByDegree if self.by_degree else Constant
         return of(self.gamma, self.alpha, self.c_s, self.c_u)
 

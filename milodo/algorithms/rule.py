@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from milodo.solvers.fista import accelerated
 from milodo.types import EdgeTensor, NodeTensor, Step
 
 WARM_UP = 20
-"""Iterations in which an Every always asks its source: hidden states start at random and settle first."""
+"""Iterations in which learned weights are always computed: hidden states start at random and settle first."""
 
 
 class Here(NamedTuple):
@@ -38,14 +37,14 @@ class Ratio(NamedTuple):
     D: NodeTensor
 
 
-class Source(ABC):
+class WeightProvider(ABC):
     """Where the weights of a rule come from. What it remembers between two iterations travels in the rule's state."""
 
     @abstractmethod
-    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Any:
+    def start(self, x0: NodeTensor, problem: Problem, net: Network, exchange: Gossip) -> Any:
         """Its memory before the first iteration: None, a tensor or a NamedTuple."""
 
-    def momentum(self, memory: Any) -> Step | None:
+    def beta(self, memory: Any) -> Step | None:
         """β; None, as in the paper, for no extrapolation."""
         return None
 
@@ -54,8 +53,9 @@ class Source(ABC):
         """p_i, from the gradient, the dual and the last move; and what it remembers now."""
 
     @abstractmethod
-    def edges(self, memory: Any, dz: EdgeTensor, net: Network) -> tuple[Any, Any, Any]:
-        """p_ij,1, the same at both ends, and p_ij,2 or its Ratio, from z_i - z_j; and what it remembers now."""
+    def edges(self, memory: Any, dz: EdgeTensor, net: Network, exchange: Gossip) -> tuple[Any, Any, Any]:
+        """p_ij,1, the same at both ends, and p_ij,2 or its Ratio, from z_i - z_j; and what it remembers now. Neighbours agree by
+        the exchange."""
 
 
 class State(NamedTuple):
@@ -67,7 +67,7 @@ class State(NamedTuple):
     z: NodeTensor
     """Where local steps go on from; without any, x."""
     memory: Any
-    """Of the source."""
+    """Of the weights."""
     link: Any
     """What both ends of every link remember, where messages are compressed differences."""
 
@@ -111,7 +111,7 @@ class Rule(Algorithm):
 
     @property
     @abstractmethod
-    def source(self) -> Source:
+    def weights(self) -> WeightProvider:
         """Of β, p_i, p_ij,1 and p_ij,2."""
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
@@ -120,24 +120,25 @@ class Rule(Algorithm):
                 f"{self.local_steps} local steps are as long as curvature allows, which this problem does not know. Take one "
                 "local step, or give the problem its Lipschitz constant."
             )
-        return State(x0, x0, torch.zeros_like(x0), x0, self.source.start(x0, problem, net), self.exchange.init(x0, net))
+        memory = self.weights.start(x0, problem, net, self.exchange)
+        return State(x0, x0, torch.zeros_like(x0), x0, memory, self.exchange.init(x0, net))
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
-        source = self.source
-        beta = source.momentum(state.memory)
+        weights = self.weights
+        beta = weights.beta(state.memory)
         move = None if beta is None else beta * (state.x - state.last)
         e = state.x if move is None else state.x + move
         if self.local_steps == 1:
             u = e if move is None or self.lookahead == 1 else state.x + self.lookahead * move
             g = problem.grad(u)
-            p, memory = source.primal(state.memory, Here(state.x, state.last, u, g, state.y), problem)
+            p, memory = weights.primal(state.memory, Here(state.x, state.last, u, g, state.y), problem)
             z = problem.prox(e - p * (g + state.y), p)
         else:
             g = problem.grad(state.z)
-            p, memory = source.primal(state.memory, Here(state.x, state.last, state.z, g, state.y), problem)
+            p, memory = weights.primal(state.memory, Here(state.x, state.last, state.z, g, state.y), problem)
             z = self._nearer(state.z, e, g, state.y, p, problem)
         dz, link = self.exchange.diff(z, state.link, net)  # z_i - z_j [*batch, m, d]
-        p1, p2, memory = source.edges(memory, dz, net)
+        p1, p2, memory = weights.edges(memory, dz, net, self.exchange)
         s = net.sum(p1 * dz)
         y = state.y + s
         x = z - p2.D * s if isinstance(p2, Ratio) else z - net.sum(p2 * dz)
@@ -151,52 +152,3 @@ class Rule(Algorithm):
             return (g if v is z else problem.grad(v)) + y + (v - e) / p
 
         return accelerated(z, gradient, problem.prox, 1 / (L + 1 / p), 1 + L * p, self.local_steps)
-
-
-class Kept(NamedTuple):
-    """What an Every remembers."""
-
-    k: int
-    """The iteration that comes next."""
-    p: NodeTensor
-    p1: EdgeTensor
-    p2: EdgeTensor
-    """Of the iteration before."""
-    inner: Any
-    """The source's own memory."""
-
-
-@dataclass(frozen=True)
-class Every(Source):
-    """Asks a source in the first 20 iterations and in each E-th after them; its weights stay what they were in between.
-
-    Any weights have the same fixed points, so they may be kept for a while: such an iteration costs what Prox-ED's does, and
-    sends no p̃.
-    """
-
-    period: int
-    source: Source
-    dtype: torch.dtype
-    """In which the source's weights on edges come."""
-
-    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Kept:
-        nothing = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1], dtype=self.dtype)
-        return Kept(0, torch.zeros_like(x0), nothing, nothing, self.source.start(x0, problem, net))
-
-    def momentum(self, memory: Kept) -> Step | None:
-        return self.source.momentum(memory.inner)
-
-    def _is_due(self, memory: Kept) -> bool:
-        return memory.k < WARM_UP or memory.k % self.period == 0
-
-    def primal(self, memory: Kept, here: Here, problem: Problem) -> tuple[Step, Kept]:
-        if not self._is_due(memory):
-            return memory.p, memory
-        p, inner = self.source.primal(memory.inner, here, problem)
-        return p, memory._replace(p=p, inner=inner)
-
-    def edges(self, memory: Kept, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, EdgeTensor, Kept]:
-        p1, p2, inner = memory.p1, memory.p2, memory.inner
-        if self._is_due(memory):
-            p1, p2, inner = self.source.edges(inner, dz, net)
-        return p1, p2, Kept(memory.k + 1, memory.p, p1, p2, inner)

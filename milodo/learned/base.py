@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from milodo.algorithms import Algorithm
 from milodo.algorithms.parameters import Space
-from milodo.errors import InvalidInput
+from milodo.errors import InvalidInput, quoted
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -27,6 +27,16 @@ class Settings(BaseModel):
     """The numbers that fix an architecture, validated: they may come from anybody's file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+    @classmethod
+    def given(cls, **values: Any) -> Self:
+        """Of what a program says."""
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            raise InvalidInput(f"{name} is {quoted(first['input'])}, but it must be otherwise: {first['msg']}.", name) from None
 
 
 class Recipe(Settings, ABC):

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 
 from milodo.errors import InvalidInput, whole
-from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Recipe, Seed, Settings, Width
-from milodo.learned.per_node import Hidden, PerNode
+from milodo.learned.per_node import Hidden, PerNode, PerNodeLSTM, first_hidden
 from milodo.network import Network
 from milodo.problems import Problem, Zero
 from milodo.topology import Topology
@@ -66,8 +65,8 @@ class BaseRules(PerNode):
     ) -> None:
         super().__init__(graph, nodes)
         self.d, self.hidden, self.seed = whole("d", d, 1, WIDEST), whole("hidden", hidden, 1, WIDEST), whole("seed", seed)
-        n, wide = len(self.nodes), self.slots.width * d
-        self.m, self.s, self.u = Bank(n, 2 * d, d, hidden), Bank(n, wide, d, hidden), Bank(n, wide, d, hidden)
+        n, wide = len(self.nodes), self.padding.width * d
+        self.m, self.s, self.u = (PerNodeLSTM(n, inputs, d, hidden) for inputs in (2 * d, wide, wide))
 
     def settings(self) -> BaseRulesSettings:
         return BaseRulesSettings(d=self.d, hidden=self.hidden, seed=self.seed)
@@ -86,7 +85,9 @@ class BaseRules(PerNode):
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
-        return State(x0, torch.zeros_like(x0), self.first_hidden(x0, net, 1), self.exchange.init(x0, net))
+        return State(
+            x0, torch.zeros_like(x0), first_hidden(x0, net, 1, self.hidden, self.seed, self.dtype), self.exchange.init(x0, net)
+        )
 
     def step(self, state: State, problem: Problem, net: Network) -> State:
         seen = torch.cat((problem.grad(state.x), state.y), dim=-1).unsqueeze(-1).to(self.dtype)  # [*batch, n, 2d, 1]
@@ -94,7 +95,7 @@ class BaseRules(PerNode):
         m, h_m, c_m = self.m(seen, h.h_m, h.c_m)
         z = state.x - m.squeeze(-1)
         dz, link = self.exchange.diff(z, state.link, net)
-        dz = self.slots.by_node(dz).flatten(-2).unsqueeze(-1).to(self.dtype)  # [*batch, n, width · d, 1]
+        dz = self.padding.by_node(dz).flatten(-2).unsqueeze(-1).to(self.dtype)  # [*batch, n, width · d, 1]
         s, h_s, c_s = self.s(dz, h.h_s, h.c_s)
         u, h_u, c_u = self.u(dz, h.h_u, h.c_u)
         hidden = Hidden(h_m, c_m, h_s, c_s, h_u, c_u)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
-from milodo.algorithms.rule import Every, Rule, Source, State
-from milodo.errors import InvalidInput, unknown, whole
-from milodo.learned.activations import BOUNDED, Activations, ActivationsField
-from milodo.learned.bank import Bank
-from milodo.learned.base import WIDEST, Positive, Recipe, Seed, Settings, Width
-from milodo.learned.momentum import COLUMNS, MovingNetworks
-from milodo.learned.per_node import Inputs, Networks, PerNode
-from milodo.learned.region import DEEPEST, SPREAD, STEEPEST, Region, before_sigmoid, mixing_bound, mixing_gap
+from milodo.algorithms.rule import Rule, State, WeightProvider
+from milodo.errors import InvalidInput
+from milodo.learned.activations import BOUNDED, ActivationsField
+from milodo.learned.base import Positive, Recipe, Seed, Settings, Width
+from milodo.learned.per_node import PerNode, PerNodeLSTM
+from milodo.learned.region import DEEPEST, SPREAD, STEEPEST, Region, before_sigmoid, mixing_bound_of, mixing_gap
 from milodo.learned.schedule import Course, Schedule
+from milodo.learned.weights import COLUMNS, Inputs, LSTMWeights, MomentumWeights, Networks
 from milodo.network import Network
 from milodo.problems import Problem
 from milodo.topology import Topology
@@ -37,41 +36,14 @@ Lookahead = Annotated[float, Field(ge=0, le=1)]
 Spread = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
-class MiLoDoSettings(Settings):
-    hidden: Width
-    seed: Seed
-    activations: ActivationsField
-    every: Period = 1
-    inputs: Inputs = "raw"
-    momentum: Share = 0.0
-    reach: Positive = REACH
-    spread: Spread = SPREAD
-    deepest: Positive = DEEPEST
-    steepest: Positive = STEEPEST
-    lookahead: Lookahead = 0.5
-    anneal_after: Annotated[int, Field(ge=0)] = ANNEAL_AFTER
-    schedule: Schedule | None = None
-    local_steps: Period = 1
+class Shape(Settings):
+    """What a card and an experiment say alike."""
 
-
-class MiLoDoRecipe(Recipe):
-    kind: Literal["milodo"] = "milodo"
-    hidden: Width = HIDDEN
-    activations: ActivationsField = BOUNDED
     every: Period = 1
     """The networks run in the first 20 iterations and in each `every`-th after them; their weights are kept in between."""
     inputs: Inputs = "raw"
     """'raw' as the paper has them; 'relative' to each node's curvature and first gradient, with gamma and the bounds of p_i in
-    units of 1/L_i and those of p_ij,1 in units of L_i; 'scaled' by the first gradient alone (milodo/learned/per_node.py)."""
-    initial: Literal["special", "random"] = "special"
-    gamma: Positive = 0.03
-    """Step size of the method that special initialisation mimics: LEPDO with constant weights and no momentum."""
-    c_s: Positive = 1.0
-    """Of its dual step, in units of Exact Diffusion's."""
-    c_u: Positive = 1.0
-    """Of its mixing, likewise."""
-    alpha: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of its momentum, 1 - alpha, where there is one."""
+    units of 1/L_i and those of p_ij,1 in units of L_i; 'scaled' by the first gradient alone (milodo/learned/weights.py)."""
     momentum: Share = 0.0
     """0 for the paper's rule, which has no momentum. Otherwise weights lie in the region of milodo/learned/region.py, activations
     have no meaning, and 1 - momentum is the smallest dual step p_i/D_i where p_i is largest, near which 1 - β_i may come."""
@@ -93,6 +65,28 @@ class MiLoDoRecipe(Recipe):
     """With momentum: factors of p_i and D_i over the iterations, so gamma and reach are those where `step` is 1."""
     local_steps: Period = 1
     """Gradients of one iteration; more buy rounds."""
+
+
+class MiLoDoSettings(Shape):
+    hidden: Width
+    activations: ActivationsField
+    seed: Seed
+    """Of the first hidden states."""
+
+
+class MiLoDoRecipe(Recipe, Shape):
+    kind: Literal["milodo"] = "milodo"
+    hidden: Width = HIDDEN
+    activations: ActivationsField = BOUNDED
+    initial: Literal["special", "random"] = "special"
+    gamma: Positive = 0.03
+    """Step size of the method that special initialisation mimics: LEPDO with constant weights and no momentum."""
+    c_s: Positive = 1.0
+    """Of its dual step, in units of Exact Diffusion's."""
+    c_u: Positive = 1.0
+    """Of its mixing, likewise."""
+    alpha: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of its momentum, 1 - alpha, where there is one."""
     tied: bool = False
     """Whether all nodes begin with the same networks and learn from the mean of their gradients."""
 
@@ -101,8 +95,8 @@ class MiLoDoRecipe(Recipe):
         return self.initial == "random"
 
     def make(self, net: Network, d: int, seed: int) -> MiLoDo:
-        architecture = {name: getattr(self, name) for name in MiLoDoSettings.model_fields if name not in ("seed", "activations")}
-        optimizer = MiLoDo(net.topology, activations=self.activations, seed=seed, **architecture)
+        shape = {name: getattr(self, name) for name in ("hidden", "activations", *Shape.model_fields)}
+        optimizer = MiLoDo(net.topology, seed=seed, **shape)
         constants = self.model_dump(include={"gamma", "c_s", "c_u", "alpha"})
         if self.tied:
             _tie(optimizer)
@@ -125,78 +119,47 @@ class MiLoDo(Rule, PerNode):
     Settings: ClassVar = MiLoDoSettings
     Recipe: ClassVar = MiLoDoRecipe
     label: ClassVar[str] = "MiLoDo"
-    mixing_bound: Tensor
-    """With momentum, of p_ij,2 on the arcs held here [m, 1]."""
 
-    def __init__(
-        self,
-        graph: str | Topology,
-        *,
-        hidden: int = HIDDEN,
-        activations: Activations = BOUNDED,
-        seed: int = 0,
-        every: int = 1,
-        inputs: Inputs = "raw",
-        momentum: float = 0.0,
-        reach: float = REACH,
-        spread: float = SPREAD,
-        deepest: float = DEEPEST,
-        steepest: float = STEEPEST,
-        lookahead: float = 0.5,
-        anneal_after: int = ANNEAL_AFTER,
-        schedule: Schedule | None = None,
-        local_steps: int = 1,
-        nodes: Sequence[int] | None = None,
-    ) -> None:
+    def __init__(self, graph: str | Topology, *, nodes: Sequence[int] | None = None, **settings: Any) -> None:
+        """`settings` are those of MiLoDoSettings."""
         super().__init__(graph, nodes)
-        self.hidden, self.seed, self.every = whole("hidden", hidden, 1, WIDEST), whole("seed", seed), whole("every", every, 1)
-        self.activations, self.local_steps = activations, whole("local_steps", local_steps, 1)
-        self.inputs: Inputs = _known(inputs)
-        n, width = len(self.nodes), self.slots.width
+        self._settings = given = MiLoDoSettings.given(**{"hidden": HIDDEN, "activations": BOUNDED, "seed": 0} | settings)
+        self.local_steps, self.lookahead = given.local_steps, given.lookahead
+        n, width, hidden = len(self.nodes), self.padding.width, given.hidden
         if width == 0:
             raise InvalidInput(
                 f"{self.topology} has no edges, and MiLoDo learns what to say over edges. Use a graph of at least two nodes."
             )
-        self.momentum, self.reach, self.spread, self.lookahead = momentum, reach, spread, lookahead
-        self.deepest, self.steepest, self.anneal_after = deepest, steepest, whole("anneal_after", anneal_after)
-        self.schedule = schedule
         self.region = None
-        if momentum:
-            self.region = Region(momentum, reach, spread, mixing_gap(self.topology, deepest) / spread, deepest, steepest)
-        self.phi_m = Bank(n, 2, 1, hidden) if self.region is None else Bank(n, COLUMNS, 2, hidden)
-        self.phi_s = Bank(n, width, width, hidden)
-        self.phi_u = Bank(n, width, width if self.region is None else 1, hidden)
-        if self.region is not None:
-            self.register_buffer("mixing_bound", mixing_bound(self.topology, deepest)[self._arcs()], persistent=False)
+        if given.momentum:
+            gap = mixing_gap(self.topology, given.deepest) / given.spread
+            self.region = Region(given.momentum, given.reach, given.spread, gap, given.deepest, given.steepest)
+        self.phi_m = PerNodeLSTM(n, 2, 1, hidden) if self.region is None else PerNodeLSTM(n, COLUMNS, 2, hidden)
+        self.phi_s = PerNodeLSTM(n, width, width, hidden)
+        self.phi_u = PerNodeLSTM(n, width, width if self.region is None else 1, hidden)
 
     def sends(self, d: int) -> tuple[tuple[int, int], ...]:
         """z and p̃."""
         return ((d, 0), (d, 0))
 
     def settings(self) -> MiLoDoSettings:
-        return MiLoDoSettings(**{name: getattr(self, name) for name in MiLoDoSettings.model_fields})
+        return self._settings
 
     @classmethod
     def build(cls, graph: Topology, settings: MiLoDoSettings, nodes: Sequence[int] | None = None) -> Self:
         return cls(graph, nodes=nodes, **{name: getattr(settings, name) for name in MiLoDoSettings.model_fields})
 
-    def _arcs(self) -> list[int]:
-        """Those that leave a node held here, among all."""
-        held = set(self.nodes)
-        return [k for k, (i, _) in enumerate(self.topology.arcs) if i in held]
-
-    @property
-    def source(self) -> Source:
-        if self.region is not None:
-            course = Course(self.anneal_after, self.schedule)
-            banks = (self.phi_m, self.phi_s, self.phi_u)
-            return MovingNetworks(self, *banks, self.region, self.mixing_bound, self.every, self.inputs, course)
-        networks = Networks(self, self.phi_m, self.phi_s, self.phi_u, self.activations, self.inputs)
-        return Every(self.every, networks, self.dtype) if self.every > 1 else networks
+    @cached_property
+    def weights(self) -> WeightProvider:
+        given = self._settings
+        networks = Networks(self.phi_m, self.phi_s, self.phi_u, self.padding, given.inputs, given.every, given.seed)
+        if self.region is None:
+            return LSTMWeights(networks, given.activations)
+        return MomentumWeights(networks, self.region, Course(given.anneal_after, given.schedule))
 
     def check(self, problem: Problem, net: Network) -> None:
         super().check(problem, net)
-        if self.inputs == "relative" and not problem.knows_lipschitz:
+        if self._settings.inputs == "relative" and not problem.knows_lipschitz:
             raise InvalidInput(
                 "this MiLoDo measures by the curvature of each node's problem, which this problem does not know. "
                 "Use one trained with inputs = 'raw', or give the problem its Lipschitz constant."
@@ -205,12 +168,6 @@ class MiLoDo(Rule, PerNode):
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
         return super().init(x0, problem, net)
-
-
-def _known(inputs: Inputs) -> Inputs:
-    if inputs not in get_args(Inputs):
-        raise unknown("inputs", inputs, get_args(Inputs))
-    return inputs
 
 
 @torch.no_grad()
@@ -241,16 +198,17 @@ def special_initialisation(
         raise InvalidInput(
             f"alpha = {alpha:g} is a momentum, which this MiLoDo does not have. Make it with momentum = 0.98, say."
         )
-    w = optimizer.slots.by_node(net.w64)  # [n, width, 1]
+    activations = optimizer.settings().activations
+    w = optimizer.padding.by_node(net.w64)  # [n, width, 1]
     w = torch.where(w == 0, w[:, :1], w).squeeze(-1)
-    for what, bank, activation, value in (
-        ("p_i:", optimizer.phi_m, optimizer.activations.m, torch.full((net.n, 1), float(gamma), dtype=torch.float64)),
-        ("p_ij,1:", optimizer.phi_s, optimizer.activations.s, c_s * w / (2 * gamma)),
-        ("p_ij,2:", optimizer.phi_u, optimizer.activations.u, c_u * w / 2),
+    for what, network, activation, value in (
+        ("p_i:", optimizer.phi_m, activations.m, torch.full((net.n, 1), float(gamma), dtype=torch.float64)),
+        ("p_ij,1:", optimizer.phi_s, activations.s, c_s * w / (2 * gamma)),
+        ("p_ij,2:", optimizer.phi_u, activations.u, c_u * w / 2),
     ):
-        bank.w_2.zero_()
+        network.w_2.zero_()
         try:
-            bank.b_2.copy_(activation.inverse(value))
+            network.b_2.copy_(activation.inverse(value))
         except InvalidInput as error:
             raise InvalidInput(f"special initialisation with gamma = {gamma:g}: {what} {error}") from None
     return optimizer
@@ -258,14 +216,14 @@ def special_initialisation(
 
 def _within(region: Region, optimizer: MiLoDo, net: Network, gamma: float, c_s: float, c_u: float, alpha: float) -> MiLoDo:
     """The same with momentum: p = γ, D = γ c_u/c_s, p̃_1 = c_s w/(2γ) and β = 1 - α."""
-    share = c_u * net.w64 / 2 / optimizer.mixing_bound
+    share = c_u * net.w64 / 2 / mixing_bound_of(net, region.deepest)
     s_p, s_beta, s_D, s_mixing = region.constants(gamma, alpha, c_s / c_u, share)
     places = (
         (optimizer.phi_m, torch.tensor([s_p, s_beta], dtype=torch.float64)),
-        (optimizer.phi_s, optimizer.slots.by_node(s_mixing).squeeze(-1)),
+        (optimizer.phi_s, optimizer.padding.by_node(s_mixing).squeeze(-1)),
         (optimizer.phi_u, torch.tensor([s_D], dtype=torch.float64)),
     )
-    for bank, s in places:
-        bank.w_2.zero_()
-        bank.b_2.copy_(before_sigmoid(s))
+    for network, s in places:
+        network.w_2.zero_()
+        network.b_2.copy_(before_sigmoid(s))
     return optimizer

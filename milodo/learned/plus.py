@@ -12,8 +12,8 @@ from torch import Tensor
 
 from milodo.algorithms.tree_apg import Here, Source, SumsAPG
 from milodo.errors import whole
-from milodo.learned.bank import Bank
 from milodo.learned.base import WIDEST, Learned, Recipe, Settings, Width
+from milodo.learned.per_node import PerNodeLSTM
 from milodo.network import Network
 from milodo.network.exchange import AllGather, TreeAllReduce
 from milodo.problems import Problem
@@ -73,7 +73,7 @@ class Plus(SumsAPG, Learned):
         super().__init__()
         self.topology = topology(graph)
         self.hidden, self.reach_p, self.reach_beta = whole("hidden", hidden, 1, WIDEST), reach_p, reach_beta
-        self.phi = Bank(1, INPUTS, 2, hidden)
+        self.phi = PerNodeLSTM(1, INPUTS, 2, hidden)
         torch.nn.init.zeros_(self.phi.w_2)
         torch.nn.init.zeros_(self.phi.b_2)
 
@@ -97,7 +97,7 @@ class Plus(SumsAPG, Learned):
 class Shared(Source):
     """One network for all coordinates."""
 
-    phi: Bank
+    phi: PerNodeLSTM
     hidden: int
     reach_p: float
     reach_beta: float
@@ -132,7 +132,16 @@ def seen(here: Here, k: int, problem: Problem) -> Tensor:
     return torch.stack([column.expand_as(x) for column in columns], dim=-2)
 
 
+def root_mean_square(a: Tensor) -> Tensor:
+    """Over the coordinates; never 0."""
+    return a.square().mean(-1, keepdim=True).sqrt().clamp(min=torch.finfo(a.dtype).tiny)
+
+
+def folded(a: Tensor) -> Tensor:
+    """log |a| of numbers without units, of about one size."""
+    return (a.abs() + LEAST).log() / FOLD
+
+
 def relative(a: Tensor) -> Tensor:
     """log(|a| / rms(a)), folded."""
-    unit = a.square().mean(-1, keepdim=True).sqrt().clamp(min=torch.finfo(a.dtype).tiny)
-    return (a.abs() / unit + LEAST).log() / FOLD
+    return folded(a / root_mean_square(a))

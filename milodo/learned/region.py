@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from milodo.errors import InvalidInput
+from milodo.network import Network
 from milodo.topology import Topology
 
 DEEPEST = 1.26
@@ -44,11 +46,18 @@ def mixing_bound(graph: Topology, deepest: float = DEEPEST) -> Tensor:
     return torch.tensor([[b[i, j]] for i, j in graph.arcs], dtype=torch.float64)
 
 
+def mixing_bound_of(net: Network, deepest: float = DEEPEST) -> Tensor:
+    """The same for the arcs of the nodes held here, in the network's precision."""
+    row = {arc: k for k, arc in enumerate(net.topology.arcs)}
+    return mixing_bound(net.topology, deepest)[[row[arc] for arc in net.arcs]].to(net.device, net.dtype)
+
+
 def mixing_gap(graph: Topology, deepest: float = DEEPEST) -> float:
     """The smallest eigenvalue of that Laplacian but 0."""
     return _bounds(graph, deepest)[1]
 
 
+@lru_cache(maxsize=64)
 def _bounds(graph: Topology, deepest: float) -> tuple[np.ndarray, float]:
     """b_ij, and the smallest eigenvalue of their Laplacian but 0."""
     b = np.zeros((graph.n, graph.n))
@@ -143,16 +152,16 @@ class Region:
         """D_i p̃_ij,1, as a share of its bound."""
         return _between(s, 1 / self.spread, 1.0)
 
-    def momentum(self, s: Tensor, p: Tensor, D: Tensor) -> Tensor:
+    def momentum(self, s: Tensor, sigma: Tensor) -> Tensor:
         """β_i: 0 at s = 0, and the largest at s = 1."""
-        return 1 - self.least_alpha((p / D).clamp(max=self.largest)) ** s
+        return 1 - self.least_alpha(sigma.clamp(max=self.largest)) ** s
 
     def least_alpha(self, sigma: Tensor) -> Tensor:
         """1 - β at least, for σ as large as it may be."""
-        near_one = 1 - 1 / ((1 + sigma / MARGIN) * (1 - USED * self.gap))
+        near_one = 1 - 1 / (1 - USED * self.gap) / (1 + sigma / MARGIN)
         least = torch.maximum(near_one, sigma / self.steepest)
         if self.deepest > 1:
-            below = 1 - (2 * (2 - self.deepest) - self.deepest * sigma / MARGIN) / (4 * (self.deepest - 1))
+            below = 1 - (2 - self.deepest - self.deepest / (2 * MARGIN) * sigma) / (2 * (self.deepest - 1))
             least = torch.maximum(least, below)
         return least.clamp(max=1.0)
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from milodo.algorithms.rule import WARM_UP, Here, Ratio, Rule, Source, State
+from milodo.algorithms.rule import WARM_UP, Here, Ratio, Rule, State, WeightProvider
 from milodo.errors import whole
 from milodo.learned.base import WIDEST, Learned, Positive, Recipe, Settings, Width
-from milodo.learned.region import DEEPEST, MARGIN, SPREAD, STEEPEST, mixing_bound, mixing_gap
+from milodo.learned.region import DEEPEST, MARGIN, SPREAD, STEEPEST, mixing_bound_of, mixing_gap
 from milodo.network import Network
+from milodo.network.exchange import Gossip
 from milodo.problems import Problem
 from milodo.topology import Topology, topology
 from milodo.types import EdgeTensor, NodeTensor
@@ -161,27 +161,13 @@ class Shared(Rule, Learned):
         inner = (self.w_1 @ seen + self.b_1.unsqueeze(-1)).tanh()
         return self.w_2 @ inner + self.b_2.unsqueeze(-1)
 
-    @property
-    def source(self) -> Source:
+    @cached_property
+    def weights(self) -> WeightProvider:
         return SharedNetwork(self)
 
     def init(self, x0: NodeTensor, problem: Problem, net: Network) -> State:
         self.check(problem, net)
         return super().init(x0, problem, net)
-
-
-@lru_cache(maxsize=64)
-def _stable(graph: Topology) -> tuple[Tensor, float]:
-    """What nodes may take of each other [m, 1] by arc of the whole graph, and the smallest eigenvalue of the mixing but 0."""
-    return mixing_bound(graph), mixing_gap(graph) / SPREAD
-
-
-def _rows(net: Network) -> tuple[Tensor, float]:
-    """The same for the arcs held here."""
-    bound, gap = _stable(net.topology)
-    number = {arc: k for k, arc in enumerate(net.topology.arcs)}
-    rows: Sequence[int] = [number[arc] for arc in net.arcs]
-    return bound[rows].to(net.device, net.dtype), gap
 
 
 def most_sigma(alpha: Tensor, gap: float) -> Tensor:
@@ -192,12 +178,12 @@ def most_sigma(alpha: Tensor, gap: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SharedNetwork(Source):
+class SharedNetwork(WeightProvider):
     """The weights of a Shared."""
 
     optimizer: Shared
 
-    def start(self, x0: NodeTensor, problem: Problem, net: Network) -> Memory:
+    def start(self, x0: NodeTensor, problem: Problem, net: Network, exchange: Gossip) -> Memory:
         size = Tensors(problem).mean(x0.square()).sqrt()
         every_x = x0.square().mean(-1, keepdim=True).sqrt()
         if problem.knows_lipschitz:  # where x begins at 0, as far as a step of 1/L goes
@@ -208,10 +194,11 @@ class SharedNetwork(Source):
         none = x0.new_zeros(*x0.shape[:-1], len(SCALES), x0.shape[-1])
         one = torch.ones_like(x0)
         nothing = x0.new_zeros(*x0.shape[:-2], len(net.arcs), x0.shape[-1])
-        link = self.optimizer.exchange.init(nothing.to(self.optimizer.dtype), net, by_node=False)
-        return Memory(0, size, none, none, one, one, one, one, nothing, *_rows(net), link)
+        link = exchange.init(nothing.to(self.optimizer.dtype), net, by_node=False)
+        bound, gap = mixing_bound_of(net), mixing_gap(net.topology) / SPREAD
+        return Memory(0, size, none, none, one, one, one, one, nothing, bound, gap, link)
 
-    def momentum(self, memory: Memory) -> NodeTensor:
+    def beta(self, memory: Memory) -> NodeTensor:
         return 1 - memory.alpha
 
     def _is_due(self, k: int) -> bool:
@@ -240,11 +227,11 @@ class SharedNetwork(Source):
         alpha = alpha.clamp(min=RAMP / (memory.k + 1 + RAMP))
         return p, memory._replace(scale=scale, sigma=sigma, alpha=alpha, D=p / sigma)
 
-    def edges(self, memory: Memory, dz: EdgeTensor, net: Network) -> tuple[EdgeTensor, Ratio, Memory]:
+    def edges(self, memory: Memory, dz: EdgeTensor, net: Network, exchange: Gossip) -> tuple[EdgeTensor, Ratio, Memory]:
         p1, link = memory.p1, memory.link
         if self._is_due(memory.k):
             p1 = (memory.bound / net.spread(memory.D)).to(self.optimizer.dtype)
-            p1, link = self.optimizer.exchange.both(p1, link, net, smaller=True)
+            p1, link = exchange.both(p1, link, net, smaller=True)
             p1 = p1.to(dz.dtype)
             p1 = torch.where(p1 > 0, p1, memory.p1)  # not heard, or rounded away: as it was
         return p1, Ratio(memory.D), memory._replace(k=memory.k + 1, p1=p1, link=link)

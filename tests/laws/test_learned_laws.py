@@ -13,7 +13,8 @@ from torch import nn
 from milodo.algorithms import ProxED, TreeAPG
 from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
-from milodo.learned import LEARNED, PLAIN, Activations, Bank, BaseRules, Bounded, LPGExtra, MiLoDo, Plus, Shared
+from milodo.learned import LEARNED, PLAIN, Activations, BaseRules, Bounded, LPGExtra, MiLoDo, Plus, Shared
+from milodo.learned.per_node import PerNodeLSTM
 from milodo.loop import iterate
 from milodo.network import Bits, StackedNetwork
 from milodo.problems import L1, Lasso, LeastSquares, Logistic, Zero, optimum
@@ -27,10 +28,10 @@ ROUNDING = 1e-11
 WIDE = Activations(Bounded(1e-3, 0.5), Bounded(1e-3, 50.0), Bounded(1e-3, 0.4))
 
 
-def made(graph, activations=WIDE, *, seed=0, gamma=None, disturb=0.0):
+def made(graph, activations=WIDE, *, seed=0, gamma=None, disturb=0.0, every=1):
     """A MiLoDo in fp64; with gamma specially initialised, its final layers then disturbed so that they do look at their input."""
     torch.manual_seed(seed)
-    optimizer = MiLoDo(graph, activations=activations, seed=seed).double()
+    optimizer = MiLoDo(graph, activations=activations, seed=seed, every=every).double()
     return optimizer if gamma is None else disturbed(optimizer, gamma, disturb)
 
 
@@ -39,17 +40,19 @@ def states(algorithm, problem, net, count):
         return [state for _, state in zip(range(count), iterate(algorithm, problem, net), strict=False)]
 
 
-def test_a_bank_is_an_lstm_cell_and_two_layers_at_every_node_and_coordinate():
+def test_a_network_is_an_lstm_cell_and_two_layers_at_every_node_and_coordinate():
     torch.manual_seed(0)
     n, inputs, outputs, hidden, d = 3, 2, 4, 5, 6
-    bank = Bank(n, inputs, outputs, hidden)
+    network = PerNodeLSTM(n, inputs, outputs, hidden)
     v, h, c = torch.randn(2, n, inputs, d), torch.randn(2, n, hidden, d), torch.randn(2, n, hidden, d)
-    out, h_next, c_next = bank(v, h, c)
+    out, h_next, c_next = network(v, h, c)
     for i in range(n):
         cell, first, second = nn.LSTMCell(inputs, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, outputs)
-        cell.load_state_dict({"weight_ih": bank.w_x[i], "weight_hh": bank.w_h[i], "bias_ih": bank.b_x[i], "bias_hh": bank.b_h[i]})
-        first.load_state_dict({"weight": bank.w_1[i], "bias": bank.b_1[i]})
-        second.load_state_dict({"weight": bank.w_2[i], "bias": bank.b_2[i]})
+        cell.load_state_dict(
+            {"weight_ih": network.w_x[i], "weight_hh": network.w_h[i], "bias_ih": network.b_x[i], "bias_hh": network.b_h[i]}
+        )
+        first.load_state_dict({"weight": network.w_1[i], "bias": network.b_1[i]})
+        second.load_state_dict({"weight": network.w_2[i], "bias": network.b_2[i]})
         for k in range(d):
             h_cell, c_cell = cell(v[:, i, :, k], (h[:, i, :, k], c[:, i, :, k]))
             torch.testing.assert_close(h_next[:, i, :, k], h_cell)
@@ -59,7 +62,8 @@ def test_a_bank_is_an_lstm_cell_and_two_layers_at_every_node_and_coordinate():
 
 def test_a_ring_node_has_the_papers_number_of_parameters():
     optimizer = MiLoDo("ring(10)")
-    counts = [sum(p.numel() for p in bank.parameters()) // 10 for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u)]
+    networks = (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u)
+    counts = [sum(p.numel() for p in network.parameters()) // 10 for network in networks]
     assert counts == [2361, 2382, 2382]
 
 
@@ -88,7 +92,7 @@ def test_a_limit_of_the_iteration_is_primal_and_dual_optimal():
     optimizer = made(graph, gamma=0.1, disturb=0.05)
     *_, before, last = states(optimizer, problem, net, 2500)
     assert float((last.x - before.x).abs().max()) < 1e-12  # it is a limit
-    assert float((last.memory.h_m - before.memory.h_m).abs().max()) < 1e-9
+    assert float((last.memory.hidden.h_m - before.memory.hidden.h_m).abs().max()) < 1e-9
     best = optimum(problem)
     x = problem.everywhere(best.x)
     assert float((last.x - x).abs().max()) < 1e-10
@@ -180,7 +184,7 @@ def test_networks_in_fp32_change_neither_the_sum_of_the_duals_nor_the_limit_of_f
     problem, net = Lasso(n, 8, 30, 0.1).sample([0, 1]), StackedNetwork(graph)
     optimizer = made(graph, gamma=0.1, disturb=0.05).float()
     *_, last = states(optimizer, problem, net, 2500)
-    assert (last.x.dtype, last.y.dtype, last.memory.h_m.dtype) == (torch.float64, torch.float64, torch.float32)
+    assert (last.x.dtype, last.y.dtype, last.memory.hidden.h_m.dtype) == (torch.float64, torch.float64, torch.float32)
     assert float(last.y.sum(-2).abs().max()) < ROUNDING * max(1.0, float(last.y.abs().max()))
     best = optimum(problem)
     assert float((last.x - problem.everywhere(best.x)).abs().max()) < 1e-10  # far below what fp32 could tell apart
@@ -200,16 +204,17 @@ def test_disagreement_dies_out_if_and_only_if_the_weights_leave_room(graph, p2):
     for share, dies in ((0.98, True), (1.02, False)):
         p1 = (share * edge - 2 * p2) / p
         nothing = LeastSquares(torch.full((top.n, 1, 2), 1e-30).double(), torch.zeros(top.n, 1).double(), Zero())
-        rule = MiLoDo(graph, activations=Activations(Bounded(1e-3, 1.0), Bounded(1e-3, 1e3), Bounded(1e-3, 1.0))).double()
+        bounds = Activations(Bounded(1e-3, 1.0), Bounded(1e-3, 1e3), Bounded(1e-3, 1.0))
+        rule = MiLoDo(graph, activations=bounds).double()
         with torch.no_grad():
-            for bank, activation, value in zip(
+            for network, activation, value in zip(
                 (rule.phi_m, rule.phi_s, rule.phi_u),
-                (rule.activations.m, rule.activations.s, rule.activations.u),
+                (bounds.m, bounds.s, bounds.u),
                 (p, p1, p2),
                 strict=True,
             ):
-                bank.w_2.zero_()
-                bank.b_2.copy_(activation.inverse(torch.full_like(bank.b_2, value)))
+                network.w_2.zero_()
+                network.b_2.copy_(activation.inverse(torch.full_like(network.b_2, value)))
             start = torch.randn(top.n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
             for k, state in enumerate(iterate(rule, nothing, net, x0=start)):
                 if k == 600:
@@ -223,20 +228,19 @@ def test_weights_kept_for_some_iterations_have_the_same_limit_and_send_less(grap
     """every = E: the networks run WARM_UP times, then in each E-th step; in between p is what it was."""
     every, count = 7, 4000
     problem, net = Lasso(topology(graph).n, 8, 30, 0.1).sample([0, 1]), StackedNetwork(graph)
-    optimizer, always = made(graph, gamma=0.1, disturb=0.05), made(graph, gamma=0.1, disturb=0.05)
-    optimizer.every = every
+    optimizer, always = (made(graph, gamma=0.1, disturb=0.05, every=period) for period in (every, 1))
     history = states(optimizer, problem, net, count + 1)
     ran = [k for k in range(count) if k < WARM_UP or k % every == 0]
     assert net.traffic.rounds == count + len(ran)
     for k in (WARM_UP, WARM_UP + 1, 200, 201):  # a step that keeps its weights hands on the very tensors
         now, then = history[k + 1].memory, history[k].memory
-        kept = [now.p is then.p, now.p1 is then.p1, now.inner.h_u is then.inner.h_u]
+        kept = [now.p is then.p, now.p1 is then.p1, now.hidden.h_u is then.hidden.h_u]
         assert kept == [k not in ran] * 3, k
     at_start = states(always, problem, net, WARM_UP + 1)
     assert all(torch.equal(a.x, b.x) for a, b in zip(history[: WARM_UP + 1], at_start, strict=True))
     assert max(float(s.y.sum(-2).abs().max()) / max(1.0, float(s.y.abs().max())) for s in history[::100]) < ROUNDING
     assert float((history[-1].x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-10
-    assert optimizer.at([0, 2]).every == every
+    assert optimizer.at([0, 2]).settings().every == every
 
 
 ALL = {

@@ -14,7 +14,7 @@ from torch import nn
 from milodo.algorithms import LEPDO
 from milodo.algorithms.rule import WARM_UP
 from milodo.errors import InvalidInput
-from milodo.learned import MiLoDo, special_initialisation
+from milodo.learned import MiLoDo, special_initialisation, weights
 from milodo.learned.checkpoint import load_optimizer, save_optimizer
 from milodo.learned.region import DEEPEST, LEAST_STEP, MOST_STEEP, SPREAD, STEEPEST, Region, mixing_bound
 from milodo.learned.schedule import MOST_ANNEALED, Schedule
@@ -43,13 +43,13 @@ def drawn(graph, momentum, seed, **options):
     torch.manual_seed(seed)
     optimizer = MiLoDo(graph, hidden=6, inputs="relative", momentum=momentum, **options).double()
     sizes = torch.logspace(-0.5, 1.5, DRAWS, dtype=torch.float64)
-    for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
-        for name, value in list(bank.named_parameters(recurse=False)):
+    for network in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u):
+        for name, value in list(network.named_parameters(recurse=False)):
             draws = torch.randn(DRAWS, *value.shape, dtype=torch.float64)
             if name in ("w_2", "b_2"):
                 draws *= sizes.reshape(-1, *[1] * value.ndim)
-            setattr(bank, name, nn.Parameter(draws, requires_grad=False))
-        bank.forward = bank.by_torch
+            setattr(network, name, nn.Parameter(draws, requires_grad=False))
+        network.forward = network.by_torch
     return optimizer
 
 
@@ -85,14 +85,14 @@ def test_any_weights_that_are_annealed_lead_there_too():
     problem = Lasso(9, 8, 4, 0.05).sample(range(DRAWS))
     optimizer = drawn("grid(3x3)", 0.95, 9, every=10)
     state = after(optimizer, problem, StackedNetwork("grid(3x3)"), 30000)
-    assert state.memory.annealed == MOST_ANNEALED and optimizer.anneal_after == 500
+    assert state.memory.annealed == MOST_ANNEALED and optimizer.settings().anneal_after == 500
     assert float((state.x - problem.everywhere(optimum(problem).x)).abs().max()) < 1e-5
 
 
 def test_annealing_divides_dual_steps_and_what_momentum_lacks_by_k():
     problem, net = Lasso(6, 8, 12, 0.05).sample([0]), StackedNetwork("ring(6)")
     optimizer = learned("ring(6)", every=1, disturb=0.0, anneal_after=30)
-    (early, late), p = (after(optimizer, problem, net, k) for k in (30, 61)), optimizer.reach * 0.8
+    (early, late), p = (after(optimizer, problem, net, k) for k in (30, 61)), optimizer.settings().reach * 0.8
     assert late.memory.annealed == 2.0 and float((early.memory.p * early.memory.units.L - p).abs().max()) < 1e-6
     torch.testing.assert_close(late.memory.p1, early.memory.p1 / 2, rtol=1e-12, atol=0)
     torch.testing.assert_close(late.memory.D, early.memory.D * 2, rtol=1e-12, atol=0)
@@ -117,7 +117,7 @@ def test_a_schedule_changes_weights_as_it_says_and_duals_still_sum_to_zero(outag
     problem, net = Lasso(6, 8, 12, 0.05).sample([0]), degraded(StackedNetwork("star(6)"), outage=outage, seed=3)
     constants = {"every": 1, "disturb": 0.0, "anneal_after": 0}
     scheduled, plain = learned("star(6)", schedule=UP_AND_DOWN, **constants), learned("star(6)", **constants)
-    p, D = 0.8 * scheduled.reach, after(plain, problem, net, 1).memory.D
+    p, D = 0.8 * scheduled.settings().reach, after(plain, problem, net, 1).memory.D
     mixing = after(plain, problem, StackedNetwork("star(6)"), 1).memory.p1 * net.spread(D)
     for k, step, dual in ((1, 0.4, 1.0), (65, 0.6**0.5, 1.0), (195, 0.9 * (0.6 / 0.9) ** 0.5, 2.4**0.5), (900, 0.9, 1.2)):
         state = after(scheduled, problem, net, k + 1)  # the weights of iteration k
@@ -179,8 +179,8 @@ def test_the_region_is_stable_mode_by_mode(deepest, gap, lookahead):
 def test_weights_that_change_in_every_iteration_lead_there_too_and_lie_in_the_region(kind, graph):
     problem, net = Lasso(6, 8, 12, 0.05).sample(range(DRAWS)), StackedNetwork(graph)
     optimizer, L = drawn(graph, 0.9, 1, **kind), problem.lipschitz().unsqueeze(-1)
-    reach, least = optimizer.reach, optimizer.region.least_alpha
-    bound, sums = optimizer.mixing_bound, []
+    reach, least = optimizer.settings().reach, optimizer.region.least_alpha
+    bound, sums = mixing_bound(optimizer.topology), []
     with torch.no_grad():
         for k, state in enumerate(iterate(optimizer, problem, net)):
             p, beta, D, p1 = (getattr(state.memory, name) for name in ("p", "beta", "D", "p1"))
@@ -226,7 +226,7 @@ def test_special_initialisation_is_lepdo_with_its_momentum(kind, graph, constant
     own = Lasso(n, 8, 20, 0.1).sample([0])
     problem = LeastSquares(own.A[:, :1].expand_as(own.A).contiguous(), own.b, own.reg)
     optimizer = MiLoDo(graph, hidden=3, inputs="relative", momentum=0.97, **kind).double()
-    constants = constants | {"gamma": constants["gamma"] * optimizer.reach / 1.2}
+    constants = constants | {"gamma": constants["gamma"] * optimizer.settings().reach / 1.2}
     special_initialisation(optimizer, net, **constants)
     L = float(problem.lipschitz().max())
     method = LEPDO(**constants | {"gamma": constants["gamma"] / L}, lookahead=optimizer.lookahead)
@@ -272,7 +272,7 @@ def learned(graph, *, every=10, disturb=0.3, inputs="relative", **options):
     torch.manual_seed(0)
     optimizer = MiLoDo(graph, hidden=6, inputs=inputs, momentum=0.9, every=every, **options).double()
     constants = {"c_s": 0.2, "c_u": 1.4, "alpha": 0.2}
-    return disturbed(optimizer, 0.8 * optimizer.reach, disturb, **constants)
+    return disturbed(optimizer, 0.8 * optimizer.settings().reach, disturb, **constants)
 
 
 @pytest.mark.parametrize("graph", ["ring(6)", "star(6)", "grid(2x3)"])
@@ -317,8 +317,11 @@ def test_names_of_nodes_do_not_matter():
         state[name] = value
     two.load_state_dict(state)
     first = StackedNetwork(graph).randn(6, 6, 5, seed=0)
-    one.first_hidden, two.first_hidden = (lambda x0, net, d, h=h: hidden(h, x0) for h in (first, first[order]))
-    a, b = after(one, problem, StackedNetwork(graph), 80), after(two, moved, StackedNetwork(other), 80)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "first_hidden", lambda x0, *_: hidden(first, x0))
+        a = after(one, problem, StackedNetwork(graph), 80)
+        patch.setattr(weights, "first_hidden", lambda x0, *_: hidden(first[order], x0))
+        b = after(two, moved, StackedNetwork(other), 80)
     torch.testing.assert_close(b.x, a.x[:, order], rtol=0, atol=1e-10)
 
 
@@ -328,12 +331,11 @@ def hidden(start, x0):
     return Hidden(*(part.expand(*x0.shape[:-2], *part.shape) for part in start.unbind(1)))
 
 
-def test_the_part_of_some_nodes_has_their_weights_and_bounds():
+def test_the_part_of_some_nodes_has_their_weights():
     graph = "erdos_renyi(6,0.5,seed=2)"
     optimizer = learned(graph)
     part = optimizer.at([1, 4])
-    arcs = [k for k, (i, _) in enumerate(optimizer.topology.arcs) if i in (1, 4)]
-    assert torch.equal(part.mixing_bound, optimizer.mixing_bound[arcs]) and part.settings() == optimizer.settings()
+    assert part.settings() == optimizer.settings()
     assert torch.equal(part.phi_m.w_2, optimizer.phi_m.w_2[[1, 4]])
 
 
@@ -383,7 +385,7 @@ def test_the_ranges_are_what_the_region_says():
         (region.ratio(ends), 1.5 / 0.02 / SPREAD, 1.5 / 0.02),
         (region.mixing(ends), 1 / SPREAD, 1.0),
         (
-            region.momentum(ends, ends * 0 + 1.5, ends * 0 + 1.5 / 0.02),
+            region.momentum(ends, ends * 0 + 0.02),
             0.0,
             1 - float(region.least_alpha(torch.tensor(0.02, dtype=torch.float64))),
         ),

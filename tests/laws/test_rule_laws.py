@@ -126,7 +126,7 @@ def test_local_steps_of_a_learned_optimizer_are_lepdos_and_are_learned_through()
     torch.testing.assert_close(a.x, b.x, rtol=0, atol=ROUNDING)
     assert optimizer.gradients == 4 and optimizer.at([0, 1]).local_steps == 4
     next(itertools.islice(iterate(optimizer, problem, net), 5, None)).x.square().mean().backward()
-    assert all(float(bank.b_2.grad.abs().max()) > 0 for bank in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u))
+    assert all(float(network.b_2.grad.abs().max()) > 0 for network in (optimizer.phi_m, optimizer.phi_s, optimizer.phi_u))
 
 
 def test_by_degree_a_step_is_its_equations():

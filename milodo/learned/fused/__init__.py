@@ -1,4 +1,4 @@
-"""The networks of a Bank in one pass over memory: a kernel in C, where there is a compiler for it."""
+"""The networks of a PerNodeLSTM in one pass over memory: a kernel in C, where there is a compiler for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def applies(v: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether the kernel can compute this call: fp32 on the CPU, ordinary tensors of the shapes that Bank.forward asks for."""
+    """Whether the kernel can compute this call: fp32 on the CPU, ordinary tensors of the shapes that a PerNodeLSTM takes."""
     n, _, inputs = weights[0].shape
     return (
         all(tensor.dtype is torch.float32 and tensor.device.type == "cpu" for tensor in (v, h, c, *weights))
@@ -50,9 +50,9 @@ def applies(v: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> bool:
     )
 
 
-def bank(v: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Bank.forward for inputs to which the kernel `applies`."""
-    return _Bank.apply(v, h, c, *weights)
+def per_node_lstm(v: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """PerNodeLSTM.forward for inputs to which the kernel `applies`."""
+    return _PerNodeLSTM.apply(v, h, c, *weights) if torch.is_grad_enabled() else _forward(v, h, c, *weights)
 
 
 class _Rows(ctypes.Structure):
@@ -100,21 +100,26 @@ def _run(name: str, call: _Call) -> None:
         raise MemoryError("the fused networks could not allocate their buffers")
 
 
-class _Bank(torch.autograd.Function):
+def _forward(v: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    n, outputs = weights[0].shape[0], weights[-2].shape[-2]
+    weights = tuple(weight.contiguous() for weight in weights)
+    o, h_next, c_next = v.new_empty(*v.shape[:-2], outputs, v.shape[-1]), v.new_empty(h.shape), v.new_empty(c.shape)
+    flat = [_dense(tensor, n) for tensor in (v, h, c)]
+    call = _call(flat, weights)
+    call.o, call.h_next, call.c_next = (_rows(_dense(tensor, n)) for tensor in (o, h_next, c_next))
+    _run("milodo_per_node_lstm_forward", call)
+    return o, h_next, c_next
+
+
+class _PerNodeLSTM(torch.autograd.Function):
     """Keeps nothing but its inputs: computing the gates again costs what fetching them from memory would."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        n, outputs = weights[0].shape[0], weights[-2].shape[-2]
         weights = tuple(weight.contiguous() for weight in weights)
-        o, h_next, c_next = v.new_empty(*v.shape[:-2], outputs, v.shape[-1]), v.new_empty(h.shape), v.new_empty(c.shape)
         ctx.save_for_backward(v, h, c, *weights)
         ctx.set_materialize_grads(False)
-        flat = [_dense(tensor, n) for tensor in (v, h, c)]
-        call = _call(flat, weights)
-        call.o, call.h_next, call.c_next = (_rows(_dense(tensor, n)) for tensor in (o, h_next, c_next))
-        _run("milodo_bank_forward", call)
-        return o, h_next, c_next
+        return _forward(v, h, c, *weights)
 
     @staticmethod
     @once_differentiable
@@ -134,5 +139,5 @@ class _Bank(torch.autograd.Function):
         d_weights = [torch.empty_like(weight) if asked else None for weight in weights]
         if asked:
             call.dw = _Weights(*(grad.data_ptr() for grad in d_weights if grad is not None))
-        _run("milodo_bank_backward", call)
+        _run("milodo_per_node_lstm_backward", call)
         return (*found, *d_weights)

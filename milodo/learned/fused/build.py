@@ -13,7 +13,7 @@ from pathlib import Path
 
 from milodo.files import atomic, cache_folder
 
-SOURCE = Path(__file__).with_name("bank.c")
+SOURCE = Path(__file__).with_name("per_node_lstm.c")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-tree-vectorize", "-ffp-contract=fast", "-fno-math-errno")
 """Not -ffast-math: it would take a rounding trick of the kernel apart, and let NaN pass for a number. Vectors are
 written out in the source, so looking for more of them would only take longer."""
@@ -39,7 +39,7 @@ def library() -> ctypes.CDLL:
     if platform.system() == "Windows":
         raise CannotBuild("the kernel needs POSIX threads")
     cc = compiler()
-    path = cache_folder() / "kernels" / f"bank-{_fingerprint(cc)}.so"
+    path = cache_folder() / "kernels" / f"per-node-lstm-{_fingerprint(cc)}.so"
     try:
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-/* A Bank of networks (milodo/learned/bank.py) and its gradient, for fp32 on the CPU.
+/* The networks of a PerNodeLSTM (milodo/learned/per_node.py) and its gradient, for fp32 on the CPU.
  *
  * All columns (instance, coordinate) of a node go through the same weights, so they are taken in panels of P columns that stay in
  * the first cache from the inputs to the outputs: gates are never written to memory, and the backward pass computes them again.
@@ -455,13 +455,13 @@ static job divided(const call *a)
     return todo;
 }
 
-int milodo_bank_forward(const call *a)
+int milodo_per_node_lstm_forward(const call *a)
 {
     job todo = divided(a);
     return run(&todo);
 }
 
-int milodo_bank_backward(const call *a)
+int milodo_per_node_lstm_backward(const call *a)
 {
     job todo = divided(a);
     int64_t in = a->inputs, H = a->hidden, out = a->outputs, K = in + H + 1, wide_x = up(K, P), wide_h = up(H + 1, P);
