@@ -277,7 +277,7 @@ def test_a_race_records_what_auto_chose_predicted_and_spent_before_the_start(tmp
     path = written(
         tmp_path,
         '[[methods]]\nname = "auto"\n[[methods]]\nname = "auto"\npay = "rounds"\n[[methods]]\nname = "auto"\npay = "seconds"\n'
-        '[[methods]]\nname = "dapg"\nover = "tree"\nmessages = "8-bit"\n[report]\nbaseline = "auto (bytes)"\n',
+        '[[methods]]\nname = "dapg"\nexchange = "tree"\nmessages = "8-bit"\n[report]\nbaseline = "auto (bytes)"\n',
     )
     folder = Benchmark(load_experiment(path), tmp_path / "run").run()
     run, rows = RunFile.read(folder), read_records(folder / "records.csv")
@@ -298,8 +298,8 @@ def test_a_race_records_what_auto_chose_predicted_and_spent_before_the_start(tmp
     [
         ('[[methods]]\nname = "auto"\nuse = "safe"\n', "chooses its method, parameters and messages itself"),
         ('[[methods]]\nname = "prox-ed"\npay = "bytes"\n', "'pay' is for name = 'auto'"),
-        ('[[methods]]\nname = "prox-ed"\nover = "tree"\n', "has no choice of how to average"),
-        ('[[methods]]\nname = "dapg"\nover = "fastmx"\n', "Did you mean 'fastmix'"),
+        ('[[methods]]\nname = "prox-ed"\nexchange = "tree"\n', "has no choice of exchange"),
+        ('[[methods]]\nname = "dapg"\nexchange = "fastmx"\n', "Did you mean 'fastmix'"),
         ('[[methods]]\nname = "dapg"\nmessages = "full"\n', "shortens nothing"),
         ('[[methods]]\nname = "dapg"\nmessages = "11-bit"\n', "between 2 and 10"),
     ],

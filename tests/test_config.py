@@ -99,7 +99,7 @@ def test_defaults_and_overrides(tmp_path):
         (('name = "prox-ed"', 'name = "prox-ed"\n[training.optimizer]\nkind = "milodo"\ngama = 0.1'), r"unknown key 'gama' in \[training.optimizer\]. Did you mean 'gamma'"),
         (('name = "prox-ed"', 'name = "prox-ed"\n[[training.stages]]\nK_T = 5\nK = 12\nepochs = 1\nlr = 1e-3'), "K = 12 is not a multiple of K_T = 5"),
         (('name = "prox-ed"', 'name = "prox-ed"\n[training]\nlayers = 50'), r"unknown key 'layers' in \[training\]. It belongs into \[training.optimizer\]"),
-        (('name = "prox-ed"', 'name = "prox-ed"\n[training.optimizer]\nlayers = 50'), r"unknown key 'layers' in \[training.optimizer\]. Known: kind, hidden"),
+        (('name = "prox-ed"', 'name = "prox-ed"\n[training.optimizer]\nlayers = 50'), r"unknown key 'layers' in \[training.optimizer\]. Known: every, inputs"),
         (('name = "prox-ed"', 'name = "prox-ed"\n[training.optimizer]\nkind = "base-rules"\ninitial = "special"'), r"unknown key 'initial' in \[training.optimizer\]"),
         (('name = "prox-ed"', 'name = "prox-ed"\n[training]\nvalidation_iterations = 50\n[training.optimizer]\ninitial = "random"'), "Validate at least as long"),
         (('name = "prox-ed"', 'name = "prox-ed"\n[training]\noptimizer = 3'), "unknown kind of optimizer 3"),

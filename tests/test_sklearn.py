@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from asked import asked
 from sklearn import linear_model as theirs
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
@@ -145,12 +146,12 @@ def test_ten_digits_need_gradients_in_four_bits_and_are_scikit_learns():
     same(ours, theirs.LogisticRegression(C=0.1, **NEWTON).fit(X, y))
 
 
-def fitted(rows: list[np.ndarray], weights: np.ndarray | None = None, **asked):
+def fitted(rows: list[np.ndarray], weights: np.ndarray | None = None, **options):
     """milodo.fit of the diabetes data with these rows at the sites."""
     X, y = (torch.from_numpy(np.ascontiguousarray(array)) for array in (DIABETES.data, DIABETES.target))
     net, parts = StackedNetwork(f"ring({len(rows)})"), [torch.from_numpy(part) for part in rows]
     return fit_model(asked(
-        [X[part] for part in parts], [y[part] for part in parts], Task(target="y", **asked), net, StackedObserver(),
+        [X[part] for part in parts], [y[part] for part in parts], Task(target="y", **options), net, StackedObserver(),
         columns=tuple(DIABETES.feature_names),
         weights=None if weights is None else [torch.from_numpy(weights)[part] for part in parts],
     ))  # fmt: skip

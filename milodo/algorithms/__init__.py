@@ -9,6 +9,7 @@ from milodo.algorithms.d_psgd import DPSGD
 from milodo.algorithms.dapg import DAPG
 from milodo.algorithms.decentlam import DecentLaM
 from milodo.algorithms.dsgdm import DSGDm
+from milodo.algorithms.flood_apg import FloodAPG
 from milodo.algorithms.gradient_tracking import GradientTracking
 from milodo.algorithms.lepdo import LEPDO
 from milodo.algorithms.odapg import ODAPG
@@ -19,7 +20,7 @@ from milodo.algorithms.prox_atc import ProxATC
 from milodo.algorithms.prox_dgd import ProxDGD
 from milodo.algorithms.prox_ed import ProxED
 from milodo.algorithms.qg_dsgdm import QGDSGDm
-from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
+from milodo.algorithms.tree_apg import TreeAPG
 from milodo.algorithms.tree_newton import TreeNewton
 
 METHODS: dict[str, type[Algorithm]] = {

@@ -165,6 +165,7 @@ class AcceleratedED(Averages):
         super().__post_init__()
         if self.steps is not None:
             object.__setattr__(self, "steps", tuple(self.steps))  # a run's file has lists
+            object.__setattr__(self, "requires", self.requires | {Requirement.FIXED_GRAPH})
         if self.steps is not None and Requirement.RELIABLE_LINKS in self.exchange.requires:
             raise InvalidInput(
                 f"{self.label}: steps of each node's own need a polynomial, e.g. exchange = 'minimax', not {self.exchange}."

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from milodo.algorithms.accelerated_ed import DUAL, ENOUGH, AcceleratedED, step_size
 from milodo.algorithms.base import Algorithm
+from milodo.algorithms.flood_apg import FloodAPG
 from milodo.algorithms.guesses import MOST, pooled_guess, sums_guess
 from milodo.algorithms.lepdo import LEPDO, iterations_of
-from milodo.algorithms.tree_apg import FloodAPG, TreeAPG
+from milodo.algorithms.tree_apg import TreeAPG
 from milodo.algorithms.tree_newton import TreeNewton
 from milodo.algorithms.uneven import uneven
 from milodo.errors import InvalidInput, unknown

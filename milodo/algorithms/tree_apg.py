@@ -192,15 +192,6 @@ class TreeAPG(SumsAPG):
     label: ClassVar[str] = "Tree-APG"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FloodAPG(TreeAPG):
-    """The same with sums of what everybody tells everybody: the fewest rounds there can be, n(n - 1) messages."""
-
-    exchange: TreeAllReduce | AllGather = AllGather()
-
-    label: ClassVar[str] = "Flood-APG"
-
-
 def curved(f_x: Tensor, f_e: Tensor, slope: Tensor) -> Tensor:
     """f(x) - f(e) - ⟨∇f(e), x - e⟩; 0 where that is rounding."""
     bent = f_x - f_e - slope

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milodo.algorithms import ProxED, TreeAPG
-from milodo.algorithms.tree_apg import FloodAPG
+from milodo.algorithms.flood_apg import FloodAPG
 from milodo.errors import InvalidInput
 from milodo.loop import iterate
 from milodo.network import Bits, Cast, Coded, Levels, Outage, StackedNetwork, Traffic, message_format

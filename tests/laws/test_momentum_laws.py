@@ -29,7 +29,8 @@ def recurrence(method: AcceleratedED, curvatures: np.ndarray, net: StackedNetwor
     columns = []
     for unit in torch.eye(3 * n, dtype=torch.float64):
         x, last, y = unit.reshape(3, n, 1)
-        after = method.step(State(x, last, y, late, calm, calm, torch.zeros_like(x)), problem, net)
+        link = method.exchange.init(x, net)
+        after = method.step(State(x, last, y, late, calm, calm, torch.zeros_like(x), link), problem, net)
         columns.append(torch.cat((after.x, after.last, after.y)).flatten())
     return torch.stack(columns, dim=1).numpy()
 

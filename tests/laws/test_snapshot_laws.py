@@ -34,7 +34,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path, name, outage):
     problem = Lasso(4, D, 8, 0.0 if name == "base-rules" else 0.1).sample([0, 1])
     method = (methods(GRAPH) | remembering(GRAPH))[name]
     if outage and method.alike:  # a sum over a spanning tree needs links that hold, and says so
-        with pytest.raises(InvalidInput, match="one message is lost"):
+        with pytest.raises(InvalidInput, match="a lost message breaks a sum"):
             solve(method, problem, degraded(StackedNetwork(GRAPH), outage=outage), Stop(steps=60))
         return
     whole, net = degraded(StackedNetwork(GRAPH), outage=outage), degraded(StackedNetwork(GRAPH), outage=outage)
